@@ -1,0 +1,59 @@
+"""Temperance: Bayesian deep learning as easy and nearly as cheap as ordinary training.
+
+import temperance as tp
+
+train, test = tp.data.load("digits")
+net = tp.nn.MLP(64, [128, 128], 10)
+target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(scale=1.0))
+fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=1e-3), 5), train, epochs=20)
+fitted.predict(test.x).probs
+"""
+
+from temperance import data, errors, linalg, nn, posteriors, scores, status
+from temperance.fit import fit
+from temperance.fitted import Fitted, load
+from temperance.inference import MAP, Anchored, Cost, Ensemble, Exactness, Inference, Info
+from temperance.likelihoods import Bernoulli, Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson, StudentT
+from temperance.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, PerLayer, Prior, StudentTPrior
+from temperance.target import Target
+from temperance.theta import Layout, biases, last_layer
+from temperance.version import __version__
+
+__all__ = [
+    "MAP",
+    "Anchored",
+    "Bernoulli",
+    "Categorical",
+    "Cost",
+    "Ensemble",
+    "Exactness",
+    "FanIn",
+    "Fitted",
+    "GaussianPrior",
+    "HeteroscedasticNormal",
+    "Inference",
+    "Info",
+    "LaplacePrior",
+    "Layout",
+    "Likelihood",
+    "MixturePrior",
+    "Normal",
+    "PerLayer",
+    "Poisson",
+    "Prior",
+    "StudentT",
+    "StudentTPrior",
+    "Target",
+    "__version__",
+    "biases",
+    "data",
+    "errors",
+    "fit",
+    "last_layer",
+    "linalg",
+    "load",
+    "nn",
+    "posteriors",
+    "scores",
+    "status",
+]

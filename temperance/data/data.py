@@ -1,0 +1,275 @@
+"""``Data``: rows that can be walked through again and again, in an order that only a seed decides.
+
+A posterior needs to know how many data there are, so ``Data`` always knows N. Batches carry N along, which lets
+:class:`temperance.Target` scale a batch to the whole without asking anyone:
+
+    log p(D | θ) ≈ (N / B) Σ_{i ∈ batch} log p(y_i | x_i, θ),
+
+with B the number of rows in *this* batch, so that a ragged last batch is as unbiased as the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from temperance.data.sources import DatasetSource, Inputs, Source, TensorSource, first_tensor, map_tensors
+from temperance.errors import ArgumentError, DataError
+from temperance.seeds import check_seed, generator
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What is known of a data set beside its numbers: the task, class and feature names, the standardisation used."""
+
+    name: str = "data"
+    task: str = ""
+    num_classes: int | None = None
+    classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    x_mean: Tensor | None = None
+    x_scale: Tensor | None = None
+    y_mean: Tensor | None = None
+    y_scale: Tensor | None = None
+    image_shape: tuple[int, ...] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of the data, and what a step has to know of the whole.
+
+    With several streams (an ensemble, whose members each have an order of their own) ``x``, ``y`` and ``index`` have
+    one leading dimension more, of size ``streams``.
+    """
+
+    x: Inputs
+    y: Tensor
+    num_data: int
+    index: Tensor | None = None
+    step: int = 0
+    epoch: int = 0
+    last: bool = False
+    progress: float = 0.0
+    streams: int | None = None
+    held_out: Data | None = None
+
+    @property
+    def size(self) -> int:
+        """B, the number of rows (of each stream)."""
+        return int(self.y.shape[0 if self.streams is None else 1])
+
+    def stream(self, k: int) -> Batch:
+        """The rows of stream ``k`` alone."""
+        if self.streams is None:
+            return self
+        return replace(
+            self,
+            x=map_tensors(lambda t: t[k], self.x),
+            y=self.y[k],
+            index=None if self.index is None else self.index[k],
+            streams=None,
+        )
+
+    def stream_range(self, first: int, stop: int) -> Batch:
+        """The rows of some streams, still stacked."""
+        return replace(
+            self,
+            x=map_tensors(lambda t: t[first:stop], self.x),
+            y=self.y[first:stop],
+            index=None if self.index is None else self.index[first:stop],
+            streams=stop - first,
+        )
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on ``device``; itself when it is there already."""
+        if self.y.device == device:
+            return self
+        return replace(self, x=map_tensors(lambda t: t.to(device), self.x), y=self.y.to(device))
+
+
+class Data:
+    """Inputs and targets, re-iterable, of known length.
+
+    ``x`` is a tensor or array with rows first (or a tuple or mapping of such, for networks of several inputs), ``y``
+    has the same number of rows.
+
+    >>> data = Data(torch.arange(10.0).reshape(5, 2), [0, 1, 0, 1, 1])
+    >>> len(data), data.num_data
+    (5, 5)
+    >>> [batch.size for batch in data.full_pass(batch_size=2)]
+    [2, 2, 1]
+    """
+
+    def __init__(self, x: Any, y: Any, *, info: DataInfo | None = None) -> None:
+        self._take(TensorSource(_as_inputs(x, "x"), _as_tensor(y, "y")), info)
+
+    @classmethod
+    def of(cls, source: Any, argument: str = "data") -> Data:
+        """Make ``Data`` from what people have: ``Data``, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``."""
+        if isinstance(source, Data):
+            return source
+        if isinstance(source, torch.utils.data.DataLoader):
+            return cls._from_source(DatasetSource.from_loader(source, argument))
+        if isinstance(source, torch.utils.data.TensorDataset) and len(source.tensors) == 2:
+            return cls(*source.tensors)
+        if isinstance(source, torch.utils.data.Dataset):
+            return cls._from_source(DatasetSource(source))
+        if isinstance(source, Sequence) and not isinstance(source, str) and len(source) == 2:
+            return cls(source[0], source[1])
+        raise ArgumentError(
+            f"`{argument}` must be a temperance Data, a pair (x, y) of tensors or arrays, a torch Dataset or a "
+            f"DataLoader; got {type(source).__name__}."
+        )
+
+    @classmethod
+    def _from_source(cls, source: Source, info: DataInfo | None = None) -> Data:
+        made = cls.__new__(cls)
+        made._take(source, info)
+        return made
+
+    def _take(self, source: Source, info: DataInfo | None) -> None:
+        if source.num_data < 1:
+            raise DataError("`data` must have at least one row; got an empty data set.")
+        self._source = source
+        self.info = info or DataInfo()
+
+    def __len__(self) -> int:
+        return self._source.num_data
+
+    def __repr__(self) -> str:
+        return f"Data({self.info.name!r}, rows={len(self)}, {self._source.describe()})"
+
+    @property
+    def num_data(self) -> int:
+        """N, the number of rows."""
+        return self._source.num_data
+
+    @property
+    def x(self) -> Inputs:
+        """All inputs as one tensor (a ``Dataset`` is read through once)."""
+        return self._source.everything()[0]
+
+    @property
+    def y(self) -> Tensor:
+        """All targets as one tensor."""
+        return self._source.everything()[1]
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """How many batches cover the data once."""
+        return -(-self.num_data // min(check_batch_size(batch_size), self.num_data))
+
+    def order(self, seed: int, epoch: int = 0, stream: int = 0) -> Tensor:
+        """The order of rows in one epoch of one stream: a permutation that depends on these numbers alone."""
+        rng = generator(check_seed(seed), "shuffle", stream, epoch)
+        return torch.randperm(self.num_data, generator=rng)
+
+    def batches(
+        self, batch_size: int = 128, *, seed: int = 0, epoch: int = 0, streams: int | None = None, first: int = 0
+    ) -> Iterator[Batch]:
+        """One epoch of shuffled batches, from batch number ``first`` on.
+
+        With ``streams=k`` each batch holds k independent shuffles, stacked.
+        """
+        size = min(check_batch_size(batch_size), self.num_data)
+        orders = [self.order(seed, epoch, stream) for stream in range(streams or 1)]
+        pieces = [torch.split(order, size) for order in orders]
+        count = len(pieces[0])
+        if streams is None:
+            rows: list[Tensor] = list(pieces[0])
+        else:
+            rows = [torch.stack([piece[k] for piece in pieces]) for k in range(count)]
+        walk = self._source.walk(rows[first:], derive=(seed, epoch))
+        for k, (index, x, y) in enumerate(walk, start=first):
+            yield Batch(
+                x=x, y=y, num_data=self.num_data, index=index, epoch=epoch, last=k == count - 1, streams=streams
+            )
+
+    def full_pass(self, batch_size: int = 1000) -> Iterator[Batch]:
+        """All rows once, in the order in which they are stored."""
+        size = min(check_batch_size(batch_size), self.num_data)
+        rows = list(torch.split(torch.arange(self.num_data), size))
+        for k, (index, x, y) in enumerate(self._source.walk(rows, derive=(0, 0))):
+            yield Batch(x=x, y=y, num_data=self.num_data, index=index, last=k == len(rows) - 1)
+
+    def subset(self, index: Any) -> Data:
+        """The rows ``index`` as data of their own (N becomes their number)."""
+        rows = torch.as_tensor(index)
+        rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows.long()
+        return Data._from_source(self._source.subset(rows), self.info)
+
+    def hold_out(self, fraction: float = 0.1, *, seed: int = 0) -> tuple[Data, Data]:
+        """Split at random in (the rest, the held-out ``fraction``)."""
+        if not 0.0 < fraction < 1.0:
+            raise ArgumentError(f"`fraction` must lie strictly between 0 and 1; got {fraction!r}.")
+        held = max(1, round(fraction * self.num_data))
+        if held >= self.num_data:
+            raise DataError(f"`fraction` {fraction} of {self.num_data} rows leaves none to learn from.")
+        order = torch.randperm(self.num_data, generator=generator(check_seed(seed), "hold-out"))
+        return self.subset(order[held:].sort().values), self.subset(order[:held].sort().values)
+
+    def to(self, device: torch.device | str) -> Data:
+        """The data on ``device``; a ``Dataset`` stays where it is and its batches are moved when they are used."""
+        return Data._from_source(self._source.to(torch.device(device)), self.info)
+
+    def convert(self, function: Callable[[Inputs, Tensor], tuple[Inputs, Tensor]]) -> Data:
+        """The data with ``function`` applied to inputs and targets: at once in memory, batch by batch otherwise."""
+        return Data._from_source(self._source.convert(function), self.info)
+
+    def check_finite(self, argument: str = "data") -> None:
+        """Raise :class:`DataError` if any number is NaN or infinite. A lazy ``Dataset`` is probed, not read."""
+        for name, value in self._source.probe():
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                bad = int((~torch.isfinite(value)).flatten(1).any(1).sum() if value.dim() > 1 else 0) or "some"
+                raise DataError(
+                    f"`{argument}` must be finite; got NaN or infinity in {name} ({bad} rows). Remove or impute them."
+                )
+
+    def fingerprint(self) -> str:
+        """A digest by which a resumed run knows its data again: shapes, dtypes and content (of a lazy ``Dataset``:
+        its length and 32 rows)."""
+        digest = hashlib.sha256(str(self.num_data).encode())
+        for name, value in self._source.probe():
+            digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+            digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+        return digest.hexdigest()
+
+
+def check_batch_size(batch_size: object) -> int:
+    """A positive integer, or an error that says so."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise ArgumentError(f"`batch_size` must be a positive integer; got {batch_size!r}.")
+    return int(batch_size)
+
+
+def _as_tensor(value: Any, argument: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+        if array.dtype == object or array.dtype.kind not in "biuf":
+            raise TypeError(f"dtype {array.dtype}")
+        if array.dtype == np.float64 and not isinstance(value, np.ndarray):
+            array = array.astype(np.float32)
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"`{argument}` must be a tensor or an array of numbers; got {type(value).__name__} ({error})."
+        ) from error
+
+
+def _as_inputs(value: Any, argument: str) -> Inputs:
+    if isinstance(value, Mapping):
+        return {str(key): _as_tensor(entry, f"{argument}[{key!r}]") for key, entry in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_as_tensor(entry, f"{argument}[{k}]") for k, entry in enumerate(value))
+    return _as_tensor(value, argument)
+
+
+__all__ = ["Batch", "Data", "DataInfo", "check_batch_size", "first_tensor", "map_tensors"]

@@ -1,0 +1,214 @@
+"""Where rows come from: tensors in memory, or a ``torch`` ``Dataset`` read as it is needed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from temperance.errors import DataError
+from temperance.seeds import generator
+
+Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+"""What a network takes: one tensor, a tuple (positional) or a dict (keyword) of tensors, rows first."""
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """Apply ``function`` to each tensor of ``inputs``."""
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    if isinstance(inputs, dict):
+        return {key: function(value) for key, value in inputs.items()}
+    return tuple(function(value) for value in inputs)
+
+
+def first_tensor(inputs: Inputs) -> Tensor:
+    """Any one tensor of ``inputs``, for its length and device."""
+    if isinstance(inputs, Tensor):
+        return inputs
+    return next(iter(inputs.values() if isinstance(inputs, dict) else inputs))
+
+
+def named_tensors(inputs: Inputs) -> list[tuple[str, Tensor]]:
+    """The tensors of ``inputs`` with names fit for a message."""
+    if isinstance(inputs, Tensor):
+        return [("x", inputs)]
+    items = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
+    return [(f"x[{key!r}]", value) for key, value in items]
+
+
+Row = tuple[Tensor, Inputs, Tensor]
+Convert = Callable[[Inputs, Tensor], tuple[Inputs, Tensor]]
+
+
+class Source(ABC):
+    """Rows by number."""
+
+    num_data: int
+
+    @abstractmethod
+    def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
+        """For each index tensor (B, or streams × B): the index, inputs and targets of these rows."""
+
+    @abstractmethod
+    def everything(self) -> tuple[Inputs, Tensor]:
+        """All rows at once."""
+
+    @abstractmethod
+    def probe(self) -> list[tuple[str, Tensor]]:
+        """Named tensors to check and to fingerprint."""
+
+    @abstractmethod
+    def subset(self, rows: Tensor) -> Source:
+        """Some rows as a source."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Source:
+        """The source on a device."""
+
+    @abstractmethod
+    def convert(self, function: Convert) -> Source:
+        """The source with ``function`` applied to inputs and targets."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """A few words for ``repr``."""
+
+
+class TensorSource(Source):
+    """Everything in memory."""
+
+    def __init__(self, x: Inputs, y: Tensor) -> None:
+        lengths = {name: len(value) if value.dim() else 0 for name, value in [*named_tensors(x), ("y", y)]}
+        if len(set(lengths.values())) != 1:
+            raise DataError(f"`x` and `y` must have the same number of rows; got {lengths}.")
+        self.x, self.y, self.num_data = x, y, lengths["y"]
+
+    def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
+        """Gather rows; see :class:`Source`."""
+        device = self.y.device
+        for index in rows:
+            at = index if device.type == "cpu" else index.to(device)
+            yield index, map_tensors(lambda t, at=at: t[at], self.x), self.y[at]  # type: ignore[misc]
+
+    def everything(self) -> tuple[Inputs, Tensor]:
+        """All rows."""
+        return self.x, self.y
+
+    def probe(self) -> list[tuple[str, Tensor]]:
+        """All tensors."""
+        return [*named_tensors(self.x), ("y", self.y)]
+
+    def subset(self, rows: Tensor) -> Source:
+        """Copies of the rows."""
+        at = rows.to(self.y.device)
+        return TensorSource(map_tensors(lambda t: t[at], self.x), self.y[at])
+
+    def to(self, device: torch.device) -> Source:
+        """Moved tensors."""
+        return TensorSource(map_tensors(lambda t: t.to(device), self.x), self.y.to(device))
+
+    def convert(self, function: Convert) -> Source:
+        """Converted at once."""
+        return TensorSource(*function(self.x, self.y))
+
+    def describe(self) -> str:
+        """Shapes."""
+        shapes = ", ".join(f"{name}{tuple(value.shape)}" for name, value in self.probe())
+        return shapes
+
+
+class DatasetSource(Source):
+    """A map-style ``Dataset``, read through a ``DataLoader`` with the user's workers and collate function."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        collate: Callable[[list[Any]], Any] = default_collate,
+        workers: int = 0,
+        rows: Tensor | None = None,
+        conversions: tuple[Convert, ...] = (),
+    ) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise DataError(
+                "`data` must have a known number of rows N (the posterior weighs the prior against N data); got "
+                f"{type(dataset).__name__}, which has no length. Give a map-style Dataset or tensors."
+            )
+        self.dataset, self.collate, self.workers, self.conversions = dataset, collate, workers, conversions
+        self.rows = torch.arange(len(dataset)) if rows is None else rows
+        self.num_data = len(self.rows)
+
+    @classmethod
+    def from_loader(cls, loader: DataLoader[Any], argument: str) -> DatasetSource:
+        """The loader's dataset, collate function and workers. The order is ours: it follows from fit's seed."""
+        if loader.collate_fn is None:
+            raise DataError(f"`{argument}` must be a DataLoader with a collate function; got one without.")
+        return cls(loader.dataset, loader.collate_fn, loader.num_workers)
+
+    def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
+        """Read rows; see :class:`Source`."""
+        wanted = [self.rows[index.flatten()].tolist() for index in rows]
+        loader = DataLoader(
+            self.dataset,
+            batch_sampler=wanted,
+            num_workers=self.workers,
+            collate_fn=self.collate,
+            generator=generator(derive[0], "loader", derive[1]),
+        )
+        for index, item in zip(rows, loader, strict=True):
+            x, y = self._converted(item)
+            if index.dim() == 2:
+                x = map_tensors(lambda t, shape=index.shape: t.unflatten(0, shape), x)  # type: ignore[misc]
+                y = y.unflatten(0, index.shape)
+            yield index, x, y
+
+    def everything(self) -> tuple[Inputs, Tensor]:
+        """Read the data set once, in order."""
+        (_, x, y), *_ = list(self.walk([torch.arange(self.num_data)], (0, 0)))
+        return x, y
+
+    def probe(self) -> list[tuple[str, Tensor]]:
+        """Up to 32 rows spread over the data set."""
+        rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data)).long()
+        x, y = self._converted(self.collate([self.dataset[int(self.rows[k])] for k in rows]))
+        return [*named_tensors(x), ("y", y)]
+
+    def subset(self, rows: Tensor) -> Source:
+        """The same data set, fewer rows."""
+        return DatasetSource(self.dataset, self.collate, self.workers, self.rows[rows.cpu()], self.conversions)
+
+    def convert(self, function: Convert) -> Source:
+        """Converted as batches are read."""
+        return DatasetSource(self.dataset, self.collate, self.workers, self.rows, (*self.conversions, function))
+
+    def _converted(self, item: Any) -> tuple[Inputs, Tensor]:
+        x, y = _inputs_and_targets(item)
+        for function in self.conversions:
+            x, y = function(x, y)
+        return x, y
+
+    def to(self, device: torch.device) -> Source:
+        """Itself: batches are moved when they are used."""
+        return self
+
+    def describe(self) -> str:
+        """The type of data set."""
+        return type(self.dataset).__name__
+
+
+def _inputs_and_targets(item: Any) -> tuple[Inputs, Tensor]:
+    if isinstance(item, Sequence) and len(item) == 2 and isinstance(item[1], Tensor):
+        x = item[0]
+        if isinstance(x, Tensor):
+            return x, item[1]
+        if isinstance(x, Mapping):
+            return dict(x), item[1]
+        if isinstance(x, Sequence):
+            return tuple(x), item[1]
+    raise DataError(
+        "`data` must give pairs (x, y), y a tensor once collated; got " + type(item).__name__ + " from the Dataset."
+    )

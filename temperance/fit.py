@@ -1,0 +1,316 @@
+"""``fit``: the only loop in the library."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance import store
+from temperance.data.data import Batch, Data, check_batch_size
+from temperance.errors import ArgumentError, MismatchError, NumericalError
+from temperance.fitted import Fitted, RunInfo, check_same_network, describe, load, target_part, value_part
+from temperance.inference.base import Inference, NeedsData
+from temperance.progress import ProgressBar
+from temperance.seeds import check_seed, derive_seed, generator
+from temperance.status import INTERRUPTED, OK, Status
+from temperance.target import Target
+from temperance.values import encode, fingerprint, restore
+
+
+def fit(
+    target: Target,
+    method: Inference[Any],
+    data: Any,
+    *,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int = 128,
+    start: nn.Module | Tensor | Any = None,
+    seed: int = 0,
+    held_out: Any = None,
+    checkpoint: str | Path | None = None,
+    every: int | None = None,
+    progress: bool | None = None,
+    throw: bool = True,
+) -> Fitted:
+    """Approximate the posterior of ``target`` given ``data`` by ``method``.
+
+    Args:
+        target: the problem: network, likelihood, prior, temperature.
+        method: how to approximate its posterior, e.g. ``Ensemble(MAP(lr=1e-3), 5)``.
+        data: a :class:`~temperance.data.Data`, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
+        epochs, steps: how long; one of the two.
+        batch_size: rows a step.
+        start: a trained module, or a vector θ, to start from; otherwise the network's own weights (an ensemble:
+            fresh ones for each member).
+        seed: decides everything random; the same seed gives the same result, whatever the global random state.
+        held_out: data (or a fraction of ``data``) kept apart for early stopping.
+        checkpoint: a folder. The run is saved there as it goes, and if there is one already it goes on from there, bit
+            for bit as if it had never stopped.
+        every: steps between checkpoints; an epoch unless told.
+        progress: show a progress bar; ``None`` shows it on a terminal.
+        throw: raise :class:`NumericalError` when the run fails; otherwise look at ``fitted.info.status``.
+
+    Ctrl-C stops after the step under way: what was learned so far is saved and returned.
+    """
+    if not isinstance(target, Target):
+        raise ArgumentError(f"`target` must be a temperance Target; got {type(target).__name__}.")
+    if not isinstance(method, Inference):
+        raise ArgumentError(f"`method` must be a temperance method such as MAP(); got {type(method).__name__}.")
+    check_seed(seed)
+    check_batch_size(batch_size)
+    whole = Data.of(data)
+    held: Data | None = None
+    if isinstance(held_out, float):
+        whole, held = whole.hold_out(held_out, seed=seed)
+    elif held_out is not None:
+        held = Data.of(held_out, "held_out")
+    prepared = target.prepare(whole).to(target.device)
+    held = None if held is None else target.prepare(held, "held_out").to(target.device)
+    rows = len(prepared) if method.reads == "full" else batch_size
+    per_epoch = prepared.steps_per_epoch(rows)
+    total = _total_steps(method, epochs, steps, per_epoch)
+    theta = None if start is None else target.theta_of(start)
+    run = {
+        "seed": seed,
+        "batch_size": batch_size,
+        "data": whole.fingerprint(),
+        "num_data": len(whole),
+        "held_out": None if held is None else held.fingerprint(),
+        "start": None if theta is None else fingerprint(theta),
+    }
+    loop = _Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every or per_epoch)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(derive_seed(seed, "global"))
+        loop.prepare(theta)
+        if loop.finished is not None:
+            return loop.finished
+        status = loop.run(progress)
+        return loop.finish(status, throw)
+
+
+class _Loop:
+    """A run under way: everything that :func:`fit` keeps between steps."""
+
+    def __init__(
+        self,
+        target: Target,
+        method: Inference[Any],
+        data: Data,
+        held_out: Data | None,
+        rows: int,
+        per_epoch: int,
+        total: int,
+        seed: int,
+        run: dict[str, Any],
+        checkpoint: str | Path | None,
+        every: int,
+    ) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ArgumentError(f"`every` must be a positive number of steps; got {every!r}.")
+        self.target, self.method, self.data, self.held_out = target, method, data, held_out
+        self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
+        self.settings = run
+        self.path = None if checkpoint is None else Path(checkpoint)
+        self.every = every
+        self.state: Any = None
+        self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})
+        self.epoch_loss: list[float] = [0.0, 0.0]  # sum and count within the epoch under way
+        self.finished: Fitted | None = None
+
+    # ------------------------------------------------------------------ before the first step
+
+    def prepare(self, theta: Tensor | None) -> None:
+        """The state to start from: new, or as the checkpoint has it."""
+        resumable = self.path is not None and (self.path / store.run.MANIFEST).is_file()
+        if not resumable:
+            self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
+            return
+        assert self.path is not None
+        saved = store.open_run(self.path)
+        self._check_same_run(saved)
+        info = saved.manifest["info"]
+        if info["steps"] > self.total:
+            raise MismatchError(
+                f"the checkpoint {str(self.path)!r} has made {info['steps']} steps, more than the {self.total} wanted."
+            )
+        if info["status"]["code"] in ("ok", "early-stopped") and saved.manifest["finished"] == self.total:
+            self.finished = load(self.path, self.target.network, target=self.target)
+            return
+        self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
+        state = restore(
+            {"method": self.state, "global": None, "epoch_loss": self.epoch_loss},
+            saved.form("state"),
+            saved.tensors("state"),
+            self.target.device,
+        )
+        self.state, self.epoch_loss = state["method"], state["epoch_loss"]
+        torch.set_rng_state(state["global"].cpu())
+        self.info = RunInfo(**{**info, "status": OK, "total_steps": self.total})
+
+    def _check_same_run(self, saved: store.Run) -> None:
+        check_same_network(saved, self.target)
+        then = dict(saved.manifest["run"])
+        differences = [
+            f"{key} ({then.get(key)!r}, now {now!r})" for key, now in self.settings.items() if then[key] != now
+        ]
+        if saved.manifest["method"] != encode(self.method, {}):
+            differences.append("the method")
+        if saved.form("target") != target_part(self.target)["target"][0]:
+            differences.append("the target (likelihood, prior or temperature)")
+        if differences:
+            raise MismatchError(
+                f"the checkpoint {str(self.path)!r} belongs to another run; these differ: {'; '.join(differences)}. "
+                "Choose another folder, or delete this one to start anew."
+            )
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self, progress: bool | None) -> Status:
+        """Step until done."""
+        began = time.perf_counter() - self.info.seconds
+        title = type(self.method).__name__
+        with ProgressBar(title, self.total, progress) as bar, _GracefulInterrupt() as interrupt:
+            try:
+                for batch in self._batches():
+                    self.state, info = self.method.step(self.target, self.state, batch)
+                    if not info.status.ok:
+                        return info.status
+                    self._record(batch, info.loss)
+                    self.info.seconds = time.perf_counter() - began
+                    bar.advance_to(self.info.steps, info.loss, last=self.info.steps == self.total)
+                    if info.done:
+                        return info.status
+                    if interrupt.wanted:
+                        return INTERRUPTED
+                    if self.path is not None and self.info.steps % self.every == 0 and self.info.steps < self.total:
+                        self.save()
+            except KeyboardInterrupt:
+                if self.info.steps == 0:
+                    raise
+                return INTERRUPTED
+        return OK
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches still to come, each knowing its place in the run."""
+        streams = None if self.method.streams == 1 or self.method.reads == "full" else self.method.streams
+        while self.info.steps < self.total:
+            epoch, first = divmod(self.info.steps, self.per_epoch)
+            if self.method.reads == "full":
+                walk = self.data.full_pass(self.rows)
+            else:
+                walk = self.data.batches(self.rows, seed=self.seed, epoch=epoch, streams=streams, first=first)
+            for batch in walk:
+                step = self.info.steps
+                placed = replace(batch, step=step, epoch=epoch, progress=step / self.total, held_out=self.held_out)
+                yield placed.to(self.target.device)
+                if self.info.steps >= self.total:
+                    return
+
+    def _record(self, batch: Batch, loss: float) -> None:
+        self.info.steps += 1
+        self.epoch_loss[0] += loss
+        self.epoch_loss[1] += 1
+        if batch.last:
+            self.info.losses.append(self.epoch_loss[0] / self.epoch_loss[1])
+            self.epoch_loss = [0.0, 0.0]
+
+    # ------------------------------------------------------------------ after the last step
+
+    def _fitted(self, data: Data | None) -> Fitted:
+        posterior = self.method.posterior(self.target, self.state, data)
+        return Fitted(self.target, posterior, self.info, self.method, self.seed, self.settings)
+
+    def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
+        """Write the state, and the posterior as it stands where the method can tell it without the data."""
+        assert self.path is not None
+        parts = {**target_part(self.target)}
+        if not finished:
+            state = {"method": self.state, "global": torch.get_rng_state(), "epoch_loss": self.epoch_loss}
+            parts.update(value_part("state", state))
+        if fitted is None:
+            with contextlib.suppress(NeedsData, NumericalError):
+                fitted = self._fitted(None)
+        if fitted is not None:
+            parts.update(value_part("posterior", fitted.posterior))
+            manifest = describe(fitted)
+        else:
+            manifest = describe(_Described(self.target, self.info, self.method, self.seed, self.settings))  # type: ignore[arg-type]
+        manifest["finished"] = self.total if finished else None
+        manifest["info"] = asdict(self.info)
+        store.write_run(self.path, manifest, parts)
+
+    def finish(self, status: Status, throw: bool) -> Fitted:
+        """The result, saved; or an error that carries it."""
+        self.info.status = status
+        fitted: Fitted | None = None
+        try:
+            fitted = self._fitted(self.data)
+        except NumericalError:
+            if status.ok:
+                raise
+        if self.path is not None:
+            self.save(fitted, finished=status.ok and status is not INTERRUPTED)
+        if not status.ok and (throw or fitted is None):
+            where = f" after {self.info.steps} of {self.total} steps"
+            raise NumericalError(f"{type(self.method).__name__} stopped{where}: {status}", fitted)
+        assert fitted is not None
+        if status is INTERRUPTED:
+            print(f"temperance: {status}")
+        return fitted
+
+
+class _Described:
+    """What :func:`describe` reads, for a run whose posterior cannot be told yet."""
+
+    def __init__(self, target: Target, info: RunInfo, method: Inference[Any], seed: int, run: dict[str, Any]) -> None:
+        self.target, self.info, self.method, self.seed, self.run = target, info, method, seed, run
+
+
+class _GracefulInterrupt:
+    """Turns the first Ctrl-C into a wish that the loop looks at between steps; the second interrupts at once."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._before: Any = None
+
+    def __enter__(self) -> _GracefulInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.getsignal(signal.SIGINT)
+            if callable(self._before):
+                signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+    def __exit__(self, *_: object) -> None:
+        if callable(self._before):
+            signal.signal(signal.SIGINT, self._before)
+
+
+def _total_steps(method: Inference[Any], epochs: int | None, steps: int | None, per_epoch: int) -> int:
+    if epochs is not None and steps is not None:
+        raise ArgumentError("give `epochs` or `steps`, not both.")
+    if epochs is None and steps is None:
+        if method.default_steps is None:
+            raise ArgumentError(
+                f"`epochs` or `steps` must say how long {type(method).__name__} shall run; got neither."
+            )
+        return method.default_steps
+    name, count = ("epochs", epochs) if epochs is not None else ("steps", steps)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"`{name}` must be a positive integer; got {count!r}.")
+    return count * per_epoch if name == "epochs" else count

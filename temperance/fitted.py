@@ -1,0 +1,201 @@
+"""``Fitted``: what ``fit`` gives back. It predicts, and it can be saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance import scores, store
+from temperance.data.data import Data
+from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.posteriors import Mixture, Posterior
+from temperance.predict import ClassPredictive, Predictive, RealPredictive, predict
+from temperance.status import OK, Status
+from temperance.target import Target
+from temperance.theta import Layout
+from temperance.values import Tensors, Value, decode, encode
+
+
+@dataclass
+class RunInfo:
+    """How a run went: steps, seconds, the mean loss of each epoch, and how it ended."""
+
+    steps: int = 0
+    total_steps: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    status: Status = OK
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Fitted:
+    """A target and its posterior.
+
+    >>> import temperance as tp
+    >>> train, test = tp.data.load("iris")
+    >>> target = tp.Target(tp.nn.MLP(4, [16], 3), tp.Categorical(), tp.GaussianPrior(scale=1.0))
+    >>> fitted = tp.fit(target, tp.MAP(lr=1e-2), train, epochs=20, seed=0)
+    >>> fitted.predict(test.x).probs.shape
+    torch.Size([30, 3])
+    """
+
+    target: Target
+    posterior: Posterior
+    info: RunInfo
+    method: Value | None = None
+    seed: int = 0
+    run: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def predict(self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024) -> Predictive:
+        """The predictive distribution at ``x``; see :func:`temperance.predict.predict`."""
+        return predict(self.target, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size)
+
+    def evaluate(self, data: Any, *, draws: int | None = None) -> dict[str, float]:
+        """Scores on data with known answers: log-loss, and accuracy, Brier and ECE, or RMSE and coverage."""
+        known = Data.of(data)
+        predictive = self.predict(known.x, draws=draws)
+        found = {"log_loss": -float(predictive.log_prob(known.y).double().mean())}
+        if isinstance(predictive, ClassPredictive) and predictive.probs.shape[1] > 1 and known.y.dim() == 1:
+            probs = predictive.probs
+            found["accuracy"] = scores.accuracy(probs, known.y)
+            found["brier"] = scores.brier(probs, known.y)
+            found["ece"] = scores.ece(probs, known.y).value
+        elif not isinstance(predictive, ClassPredictive):
+            y = known.y if known.y.dim() == 2 else known.y.unsqueeze(-1)
+            found["rmse"] = scores.rmse(predictive.mean(), y)
+            low, high = predictive.interval(0.9)
+            found["coverage_90"] = scores.interval_coverage(low, high, y).coverage
+            if isinstance(predictive, RealPredictive) and predictive.num_draws == 1:
+                found["crps"] = scores.gaussian_crps(predictive.mean(), predictive.std(), y)
+        return found
+
+    def network(self, component: int | None = None) -> nn.Module:
+        """A copy of the network at the posterior's mean (of one component of a mixture), in evaluation mode."""
+        posterior = self.posterior
+        if isinstance(posterior, Mixture):
+            if component is None:
+                raise ArgumentError("`component` must be given: the average of a mixture's weights is no good network.")
+            posterior = posterior.components[component]
+        theta: Tensor = posterior.mean  # type: ignore[attr-defined]
+        made = copy.deepcopy(self.target.network)
+        values = dict(self.target.layout.unflatten(theta, "network"))
+        with torch.no_grad():
+            for name, parameter in made.named_parameters():
+                parameter.grad = None
+                parameter.data = values[name].clone() if name in values else parameter.data.clone()
+            for name, buffer in made.named_buffers():
+                known = getattr(posterior, "buffers", {})
+                if name in known:
+                    buffer.copy_(known[name])
+        return made.eval()
+
+    def log_evidence(self) -> float:
+        """log p(D), where the method has it."""
+        found = getattr(self.posterior, "log_evidence", None)
+        if found is None:
+            raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
+        return float(found() if callable(found) else found)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all."""
+        store.write_run(path, describe(self), {**target_part(self.target), **value_part("posterior", self.posterior)})
+
+
+def describe(fitted: Fitted) -> dict[str, Any]:
+    """What the manifest says of a run."""
+    tensors: Tensors = {}
+    method = None if fitted.method is None else encode(fitted.method, tensors)
+    info = asdict(fitted.info)
+    return {
+        "layout": fitted.target.layout.describe(),
+        "frozen": fitted.target.workspace.frozen_fingerprint(),
+        "method": method,
+        "seed": fitted.seed,
+        "info": info,
+        "run": fitted.run,
+    }
+
+
+def target_part(target: Target) -> dict[str, tuple[Any, Tensors]]:
+    """The target's settings as a part of a run."""
+    settings = {
+        "likelihood": target.likelihood,
+        "prior": target.prior,
+        "temperature": target.temperature,
+        "likelihood_temperature": target.likelihood_temperature,
+        "subset": target.subset,
+        "freeze_batch_norm": target.workspace.freeze_batch_norm,
+    }
+    return value_part("target", settings)
+
+
+def value_part(name: str, value: Any) -> dict[str, tuple[Any, Tensors]]:
+    """Anything that can be written down, as a part of a run."""
+    tensors: Tensors = {}
+    form = encode(value, tensors)
+    return {name: (form, tensors)}
+
+
+def load(path: str | Path, network: nn.Module, *, target: Target | None = None) -> Fitted:
+    """A saved run, ready to predict.
+
+    ``network`` must have the architecture the run was made with; its trainable weights do not matter. Give ``target``
+    where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
+    """
+    run = store.open_run(path)
+    if target is None:
+        settings = decode(run.form("target"), run.tensors("target"))
+        target = Target(network, **settings)
+    check_same_network(run, target)
+    if not run.has("posterior"):
+        raise StoreError(
+            f"the run {str(path)!r} is not finished and its method needs the data to finish: call fit again with "
+            f"checkpoint={str(path)!r}."
+        )
+    posterior = decode(run.form("posterior"), run.tensors("posterior"))
+    if not isinstance(posterior, Posterior):
+        raise CorruptRunError(f"the run {str(path)!r} holds no posterior.")
+    posterior = _to_device(posterior, target.device)
+    manifest = run.manifest
+    info = manifest["info"]
+    status = Status(**info["status"])
+    try:
+        method = decode(manifest["method"], {})
+    except (MismatchError, CorruptRunError, TypeError):
+        method = None  # a method of the user's own: not needed to predict
+    return Fitted(
+        target, posterior, RunInfo(**{**info, "status": status}), method, manifest["seed"], dict(manifest["run"])
+    )
+
+
+def check_same_network(run: store.Run, target: Target) -> None:
+    """Raise :class:`MismatchError` unless the run was made with a network like the target's."""
+    then, now = Layout.from_description(run.manifest["layout"]), target.layout
+    if then != now:
+        old, new = {e.name: e.shape for e in then.entries}, {e.name: e.shape for e in now.entries}
+        differences = [
+            f"{name}: {old.get(name, 'absent')} in the run, {new.get(name, 'absent')} now"
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ] or [f"dtype {then.dtype} in the run, {now.dtype} now"]
+        raise MismatchError("the network differs from the one the run was made with: " + "; ".join(differences[:5]))
+    if run.manifest["frozen"] != target.workspace.frozen_fingerprint():
+        raise MismatchError(
+            "the frozen parameters or buffers of the network differ from those the run was made with: load the same "
+            "pretrained weights first."
+        )
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    """Move the tensors inside a posterior."""
+    if device.type == "cpu":
+        return value
+    tensors: Tensors = {}
+    form = encode(value, tensors)
+    return decode(form, {name: tensor.to(device) for name, tensor in tensors.items()})

@@ -1,0 +1,204 @@
+"""``MAP``: ordinary training, with the prior in the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.data.data import Batch, Data
+from temperance.errors import ArgumentError, DataError
+from temperance.inference import optimise
+from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.posteriors import Point, Posterior
+from temperance.priors.base import check_positive
+from temperance.status import DIVERGED, EARLY_STOPPED, NON_FINITE_LOSS, OK, Status
+from temperance.target import Target
+from temperance.values import SCRATCH
+
+_DIVERGENCE = 1e4  # how many times the first loss counts as divergence
+
+
+@dataclass
+class MAPState:
+    """θ (P, or members × P), the optimiser's memory, running statistics, and the best θ so far when stopping early."""
+
+    theta: Tensor
+    grad: Tensor = field(metadata=SCRATCH)
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+    buffers: dict[str, Tensor]
+    first_loss: float | None = None
+    best_theta: Tensor | None = None
+    best_buffers: dict[str, Tensor] = field(default_factory=dict)
+    best_score: list[float] = field(default_factory=list)
+    stale: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class MAP(Inference[MAPState], Stackable):
+    """The single most probable θ, by stochastic gradient descent on
+
+        G̃(θ) = −(1/B) Σ log p(y_i | x_i, θ) − (1/N) log p(θ).
+
+    Args:
+        lr: learning rate.
+        optimizer: any ``torch.optim`` optimiser class; ``optimizer_args`` are its other arguments.
+        scheduler: any ``torch.optim.lr_scheduler`` class, with ``scheduler_args``; stepped once an epoch, or every
+            step with ``schedule_steps=True``.
+        clip: largest Euclidean norm of the gradient; larger ones are scaled down to it.
+        patience: stop after so many epochs without a better score on held-out data (``fit(..., held_out=0.1)``) and
+            keep the best θ.
+
+    It is exact where the posterior mean is the mode: on a linear-Gaussian model it finds μ.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> fitted = tp.fit(target, tp.MAP(lr=0.1), (x, 2 * x + 1), epochs=200)
+    >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
+    tensor([[2.]])
+    """
+
+    exact: ClassVar[Exactness] = Exactness.MEAN
+
+    lr: float = 1e-3
+    optimizer: type[torch.optim.Optimizer] = torch.optim.Adam
+    optimizer_args: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: type[torch.optim.lr_scheduler.LRScheduler] | None = None
+    scheduler_args: Mapping[str, Any] = field(default_factory=dict)
+    schedule_steps: bool = False
+    clip: float | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self.lr, "lr")
+        if not (isinstance(self.optimizer, type) and issubclass(self.optimizer, torch.optim.Optimizer)):
+            raise ArgumentError(f"`optimizer` must be a torch.optim.Optimizer class; got {self.optimizer!r}.")
+        if self.clip is not None:
+            check_positive(self.clip, "clip")
+        if self.patience is not None and (not isinstance(self.patience, int) or self.patience < 1):
+            raise ArgumentError(f"`patience` must be a positive number of epochs; got {self.patience!r}.")
+
+    def cost(self) -> Cost:
+        """θ and gradient, and two moments for Adam and its kin (less for SGD)."""
+        moments = {"SGD": 1 if dict(self.optimizer_args).get("momentum") else 0}.get(self.optimizer.__name__, 2)
+        return Cost(1, 2 + moments + (1 if self.patience else 0))
+
+    # ------------------------------------------------------------------ one network
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> MAPState:
+        """See :class:`Inference`."""
+        start = target.initial_theta() if theta is None else theta
+        if start.dim() != 1:
+            raise ArgumentError(f"`start` must be a vector for MAP; got a matrix of shape {tuple(start.shape)}.")
+        return self._state(target, start, target.workspace.running_buffers())
+
+    def _state(self, target: Target, theta: Tensor, buffers: dict[str, Tensor]) -> MAPState:
+        theta = theta.contiguous()
+        grad = torch.zeros_like(theta)
+        optimizer = optimise.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, theta, grad)
+        scheduler = optimise.build_scheduler(self.scheduler, self.scheduler_args, optimizer)
+        return MAPState(theta, grad, optimizer, scheduler, buffers)
+
+    def step(self, target: Target, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
+        """See :class:`Inference`."""
+        if optimise.needs_closure(self.optimizer):
+
+            def closure() -> float:
+                loss = target.gradient(state.theta, batch, state.grad, state.buffers)
+                prior = target.bound_prior.log_prob(state.theta) / batch.num_data
+                return float(loss / target.likelihood_temperature - prior)
+
+            loss = float(state.optimizer.step(closure))
+            status = self._judge(state, loss)
+        else:
+            loss = float(target.gradient(state.theta, batch, state.grad, state.buffers))
+            status = self._judge(state, loss)
+            if status.ok:
+                optimise.clip_(state.grad, self.clip)
+                state.optimizer.step()
+        done = False
+        if status.ok:
+            self._schedule(state, batch)
+            done = self._stop_early(target, state, batch, stacked=False)
+        return state, Info(loss, EARLY_STOPPED if done else status, done)
+
+    def posterior(self, target: Target, state: MAPState, data: Data | None) -> Posterior:
+        """A :class:`Point`."""
+        kept = state.best_theta is not None
+        buffers = state.best_buffers if kept else state.buffers
+        theta = state.best_theta if state.best_theta is not None else state.theta
+        return Point(theta.detach().clone(), {name: value.clone() for name, value in buffers.items()})
+
+    # ------------------------------------------------------------------ all members of an ensemble at once
+
+    def can_stack(self, target: Target) -> bool:
+        """Optimisers that treat each number alone, networks that can be batched and keep no running statistics."""
+        return (
+            optimise.is_elementwise(self.optimizer)
+            and not target.workspace.running_buffers()
+            and target.can_batch_training()
+        )
+
+    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> MAPState:
+        """See :class:`Stackable`."""
+        return self._state(target, theta, {})
+
+    def step_stack(self, target: Target, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
+        """See :class:`Stackable`."""
+        losses = target.stacked_gradient(state.theta, batch, state.grad)
+        loss = float(losses.mean())
+        status = self._judge(state, loss)
+        done = False
+        if status.ok:
+            optimise.clip_(state.grad, self.clip)
+            state.optimizer.step()
+            self._schedule(state, batch)
+            done = self._stop_early(target, state, batch, stacked=True)
+        return state, Info(loss, EARLY_STOPPED if done else status, done)
+
+    def posteriors_stack(self, target: Target, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
+        """See :class:`Stackable`."""
+        theta = state.best_theta if state.best_theta is not None else state.theta
+        return tuple(Point(row.detach().clone()) for row in theta)
+
+    # ------------------------------------------------------------------ shared
+
+    def _judge(self, state: MAPState, loss: float) -> Status:
+        if not math.isfinite(loss):
+            return NON_FINITE_LOSS
+        if state.first_loss is None:
+            state.first_loss = loss
+        return DIVERGED if loss > _DIVERGENCE * (abs(state.first_loss) + 1.0) else OK
+
+    def _schedule(self, state: MAPState, batch: Batch) -> None:
+        if state.scheduler is not None and (self.schedule_steps or batch.last):
+            state.scheduler.step()
+
+    def _stop_early(self, target: Target, state: MAPState, batch: Batch, stacked: bool) -> bool:
+        """After each epoch: keep the best θ of each member, and stop when none has improved for long enough."""
+        if self.patience is None or not batch.last:
+            return False
+        if batch.held_out is None:
+            raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
+        rows = state.theta if stacked else state.theta.unsqueeze(0)
+        scores = [target.held_out_score(row, batch.held_out, state.buffers) for row in rows]
+        if state.best_theta is None:
+            state.best_theta = state.theta.detach().clone()
+            state.best_score = [-math.inf] * len(rows)
+        best = state.best_theta if stacked else state.best_theta.unsqueeze(0)
+        improved = False
+        for k, score in enumerate(scores):
+            if score > state.best_score[k]:
+                improved = True
+                state.best_score[k] = score
+                best[k] = rows[k].detach()
+        if improved:
+            state.best_buffers = {name: value.clone() for name, value in state.buffers.items()}
+        state.stale = 0 if improved else state.stale + 1
+        return state.stale >= self.patience

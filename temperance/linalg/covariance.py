@@ -1,0 +1,182 @@
+"""Covariances of θ that never build more than they must: diagonal, low rank plus diagonal, dense."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from temperance.errors import NumericalError
+from temperance.values import SCRATCH, Value
+
+
+class Covariance(Value, ABC):
+    """A symmetric positive definite P × P matrix Σ, known by what one can do with it."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """P."""
+
+    @abstractmethod
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """One draw from N(0, Σ)."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Σ as a matrix; for small P."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The variances."""
+
+    @abstractmethod
+    def log_det(self) -> Tensor:
+        """log |Σ|."""
+
+    @abstractmethod
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """δᵀ Σ⁻¹ δ for δ of shape ... × P."""
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalCovariance(Covariance):
+    """Σ = diag(variance).
+
+    >>> DiagonalCovariance(torch.tensor([1.0, 4.0])).log_det()
+    tensor(1.3863)
+    """
+
+    variance: Tensor
+
+    def __post_init__(self) -> None:
+        if not bool((self.variance > 0).all()) or not bool(torch.isfinite(self.variance).all()):
+            raise NumericalError("a variance must be positive and finite everywhere; the posterior is not proper.")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.variance)
+
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.variance.sqrt() * _standard_normal(self.size, self.variance, rng)
+
+    def dense(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.diag(self.variance)
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.variance
+
+    def log_det(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.variance.log().sum()
+
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        return (delta.square() / self.variance).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankCovariance(Covariance):
+    """Σ = diag(variance) + F Fᵀ, with F of shape P × K and K ≪ P. Everything costs O(P K²), by Woodbury's identity."""
+
+    variance: Tensor
+    factor: Tensor
+
+    def __post_init__(self) -> None:
+        DiagonalCovariance(self.variance)
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.variance)
+
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """√variance · z₁ + F z₂, one z₂ for all of θ."""
+        local = self.variance.sqrt() * _standard_normal(self.size, self.variance, rng)
+        return local + self.factor @ _standard_normal(self.factor.shape[1], self.variance, rng)
+
+    def dense(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.diag(self.variance) + self.factor @ self.factor.T
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.variance + self.factor.square().sum(1)
+
+    def _capacitance(self) -> Tensor:
+        scaled = self.factor / self.variance.unsqueeze(-1)
+        return torch.eye(self.factor.shape[1], dtype=scaled.dtype, device=scaled.device) + self.factor.T @ scaled
+
+    def log_det(self) -> Tensor:
+        """log |D| + log |I + Fᵀ D⁻¹ F|."""
+        return self.variance.log().sum() + torch.linalg.slogdet(self._capacitance())[1]
+
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        inner = (delta / self.variance) @ self.factor
+        solved = torch.linalg.solve(self._capacitance(), inner.unsqueeze(-1)).squeeze(-1)
+        return (delta.square() / self.variance).sum(-1) - (inner * solved).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseCovariance(Covariance):
+    """Σ as a matrix, with its Cholesky factor."""
+
+    matrix: Tensor
+    _factor: list[Tensor] = field(default_factory=list, repr=False, metadata=SCRATCH)
+
+    @property
+    def cholesky(self) -> Tensor:
+        """The lower factor L with L Lᵀ = Σ."""
+        if not self._factor:
+            factor, info = torch.linalg.cholesky_ex(self.matrix)
+            if int(info) != 0:
+                raise NumericalError(
+                    f"a covariance must be positive definite; the leading minor of order {int(info)} is not. "
+                    "Check the curvature, or use float64."
+                )
+            self._factor.append(factor)
+        return self._factor[0]
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.matrix)
+
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """L z."""
+        return self.cholesky @ _standard_normal(self.size, self.matrix, rng)
+
+    def dense(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.matrix
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.matrix.diagonal()
+
+    def log_det(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return 2 * self.cholesky.diagonal().log().sum()
+
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        solved = torch.linalg.solve_triangular(self.cholesky, delta.reshape(-1, self.size).T, upper=False)
+        return solved.square().sum(0).view(delta.shape[:-1])
+
+
+def _standard_normal(size: int, like: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randn(size, generator=rng, dtype=like.dtype, device=rng.device).to(like.device)
+
+
+def gaussian_log_density(covariance: Covariance, delta: Tensor) -> Tensor:
+    """log N(δ; 0, Σ)."""
+    constant = covariance.size * math.log(2 * math.pi)
+    return -0.5 * (covariance.inverse_quadratic(delta) + covariance.log_det() + constant)

@@ -1,0 +1,102 @@
+"""Normalisation that treats each example alone, so that the likelihood stays a product over examples.
+
+Batch normalisation makes the output for one example depend on the others of its batch: then the likelihood no longer
+factorises and a posterior is not well defined. The layers here do not mix examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from temperance.errors import ArgumentError
+
+NormFactory = Callable[[int], nn.Module]
+"""What a network asks of a norm: given the number of channels, the layer. ``nn.BatchNorm2d`` is one."""
+
+
+def check_positive_integers(**arguments: object) -> None:
+    """Raise :class:`ArgumentError` for the first argument that is not an integer of at least one.
+
+    >>> check_positive_integers(depth=20, width=0)
+    Traceback (most recent call last):
+    temperance.errors.ArgumentError: `width` must be a positive integer; got 0.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ArgumentError(f"`{name}` must be a positive integer; got {value!r}.")
+
+
+class FilterResponseNorm(nn.Module):
+    """Filter response normalisation, with the thresholded linear unit (Singh & Krishnan 2020).
+
+    For each example and channel, with ν² the mean of x² over space::
+
+        y = γ · x / √(ν² + eps) + β,     output = max(y, τ) with ``threshold``, else y
+
+    γ (``scale``), β (``shift``) and τ (``cutoff``) are one number per channel; they start at 1, 0 and 0, so that the
+    threshold starts as a ReLU. With ``threshold=True`` no other activation is needed after this layer; a ReLU after it
+    hides every τ below 0.
+
+    Args:
+        channels: size of dimension 1 of the input, which is N × channels × space, with 1, 2 or 3 dimensions of space.
+        eps: added to ν²; it matters only where space is small or the channel is silent.
+        threshold: whether the thresholded linear unit follows.
+
+    >>> layer = FilterResponseNorm(1, eps=0.0, threshold=False)
+    >>> layer(torch.tensor([[[3.0, -4.0]]])).detach()        # ν² = 12.5
+    tensor([[[ 0.8485, -1.1314]]])
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-6, threshold: bool = True) -> None:
+        super().__init__()
+        check_positive_integers(channels=channels)
+        if not eps >= 0.0:
+            raise ArgumentError(f"`eps` must be at least 0; got {eps!r}.")
+        self.channels = channels
+        self.eps = eps
+        self.scale = nn.Parameter(torch.empty(channels))
+        self.shift = nn.Parameter(torch.empty(channels))
+        self.cutoff = nn.Parameter(torch.empty(channels)) if threshold else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Put γ = 1, β = 0, τ = 0."""
+        nn.init.ones_(self.scale)
+        nn.init.zeros_(self.shift)
+        if self.cutoff is not None:
+            nn.init.zeros_(self.cutoff)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x``, of shape N × channels × space."""
+        if x.dim() not in (3, 4, 5) or x.shape[1] != self.channels:
+            raise ArgumentError(
+                f"`x` must be N x {self.channels} channels x 1 to 3 dimensions of space; got shape {tuple(x.shape)}."
+            )
+        space = tuple(range(2, x.dim()))
+        per_channel = (self.channels,) + (1,) * len(space)
+        power = x.square().mean(space, keepdim=True)
+        y = x * torch.rsqrt(power + self.eps) * self.scale.view(per_channel) + self.shift.view(per_channel)
+        return y if self.cutoff is None else torch.maximum(y, self.cutoff.view(per_channel))
+
+    def extra_repr(self) -> str:
+        """Show the arguments of the constructor."""
+        return f"{self.channels}, eps={self.eps}, threshold={self.cutoff is not None}"
+
+
+def group_norm(groups: int = 8) -> NormFactory:
+    """A factory of ``nn.GroupNorm`` layers with a fixed number of groups, to be given to a network as its norm.
+
+    >>> group_norm(4)(16).num_groups
+    4
+    """
+    check_positive_integers(groups=groups)
+
+    def make(channels: int) -> nn.Module:
+        if channels % groups:
+            raise ArgumentError(f"`groups` must divide the number of channels; got {groups} and {channels} channels.")
+        return nn.GroupNorm(groups, channels)
+
+    return make

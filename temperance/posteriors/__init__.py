@@ -1,0 +1,9 @@
+"""Distributions over θ, all of which can be sampled and predicted with in the same way."""
+
+from temperance.posteriors.base import Nodes, Posterior
+from temperance.posteriors.draws import Draws
+from temperance.posteriors.gaussian import Gaussian
+from temperance.posteriors.mixture import Mixture
+from temperance.posteriors.point import Point
+
+__all__ = ["Draws", "Gaussian", "Mixture", "Nodes", "Point", "Posterior"]

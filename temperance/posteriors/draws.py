@@ -1,0 +1,56 @@
+"""Draws of a sampler, or particles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.errors import ArgumentError
+from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+
+
+@dataclass(frozen=True, eq=False)
+class Draws(Posterior):
+    """S equally weighted settings of θ, a matrix S × P.
+
+    >>> draws = Draws(torch.arange(6.0).view(3, 2))
+    >>> len(draws.nodes()), draws.mean
+    (3, tensor([2., 3.]))
+    """
+
+    finite: ClassVar[bool] = True
+    theta: Tensor
+    buffers: Buffers = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.theta.dim() != 2 or len(self.theta) < 1:
+            raise ArgumentError(f"`theta` must be a matrix, draws × P; got shape {tuple(self.theta.shape)}.")
+        check_finite(self.theta, "draws")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.theta.shape[1]
+
+    @property
+    def mean(self) -> Tensor:
+        """The average draw."""
+        return self.theta.mean(0)
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """All draws, or ``n`` of them evenly spaced where there are more."""
+        total = len(self.theta)
+        count = total if n is None else min(n, total)
+        pick = torch.linspace(0, total - 1, count).round().long() if count < total else torch.arange(total)
+
+        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
+            rows = pick[start:stop].to(self.theta.device)
+            return self.theta[rows], {name: value[rows] for name, value in self.buffers.items()}
+
+        return Nodes(torch.full((count,), 1.0 / count), fetch)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        return self.theta[torch.randint(0, len(self.theta), (n,), generator=rng).to(self.theta.device)]

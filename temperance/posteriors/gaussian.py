@@ -1,0 +1,65 @@
+"""A Gaussian over the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from temperance.errors import ArgumentError
+from temperance.linalg.covariance import Covariance, gaussian_log_density
+from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.seeds import generator
+
+DEFAULT_DRAWS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Posterior):
+    """θ ~ N(mean, Σ), Σ a covariance operator.
+
+    >>> from temperance.linalg import DiagonalCovariance
+    >>> posterior = Gaussian(torch.zeros(2), DiagonalCovariance(torch.tensor([1.0, 4.0])))
+    >>> posterior.covariance()
+    tensor([[1., 0.],
+            [0., 4.]])
+    """
+
+    mean: Tensor
+    operator: Covariance
+    buffers: Buffers = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_finite(self.mean, "the mean of a Gaussian")
+        if self.operator.size != len(self.mean):
+            raise ArgumentError(
+                f"`operator` must have the mean's size {len(self.mean)}; got a covariance of size {self.operator.size}."
+            )
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.mean)
+
+    def covariance(self) -> Tensor:
+        """Σ as a matrix P × P; for small P."""
+        return self.operator.dense()
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """log N(θ; mean, Σ)."""
+        return gaussian_log_density(self.operator, theta - self.mean)
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """``n`` draws (30 unless told). Draw k comes from a generator of its own, so it does not depend on the range
+        in which it is fetched."""
+        count = DEFAULT_DRAWS if n is None else n
+
+        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
+            rows = [self.mean + self.operator.draw(generator(seed, "draw", k)) for k in range(start, stop)]
+            return torch.stack(rows), {k: v.expand(len(rows), *v.shape) for k, v in self.buffers.items()}
+
+        return Nodes(torch.full((count,), 1.0 / count), fetch)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        return torch.stack([self.mean + self.operator.draw(rng) for _ in range(n)])

@@ -1,0 +1,81 @@
+"""Several posteriors, weighted: ensembles of anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.errors import ArgumentError
+from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.gaussian import DEFAULT_DRAWS
+from temperance.seeds import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture(Posterior):
+    """p(θ) = Σₖ wₖ pₖ(θ): equal weights unless given.
+
+    >>> from temperance.posteriors import Point
+    >>> mixture = Mixture((Point(torch.zeros(2)), Point(torch.ones(2))))
+    >>> len(mixture.nodes()), mixture.nodes().weights
+    (2, tensor([0.5000, 0.5000]))
+    """
+
+    components: tuple[Posterior, ...]
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.components:
+            raise ArgumentError("`components` must hold at least one posterior; got none.")
+        if len({c.size for c in self.components}) > 1:
+            raise ArgumentError(f"`components` must share one size; got {[c.size for c in self.components]}.")
+        if self.weights is not None and (
+            len(self.weights) != len(self.components) or min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-6
+        ):
+            raise ArgumentError(f"`weights` must be one per component, sum to one, not negative; got {self.weights}.")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.components[0].size
+
+    @property
+    def finite(self) -> bool:  # type: ignore[override]
+        """Whether every component is."""
+        return all(c.finite for c in self.components)
+
+    def shares(self) -> tuple[float, ...]:
+        """The weights, equal ones made explicit."""
+        return self.weights or tuple(1.0 / len(self.components) for _ in self.components)
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """The nodes of all components, about ``n`` (30 unless told, where they can be chosen) shared equally."""
+        each = max(1, -(-(DEFAULT_DRAWS if n is None else n) // len(self.components)))
+        parts = []
+        for k, c in enumerate(self.components):
+            wanted = None if n is None and c.finite else each
+            parts.append(c.nodes(wanted, derive_seed(seed, "component", k)))
+        weights = torch.cat([share * part.weights for share, part in zip(self.shares(), parts, strict=True)])
+        ends = torch.tensor([len(part) for part in parts]).cumsum(0).tolist()
+
+        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
+            found = []
+            for part, end in zip(parts, ends, strict=True):
+                begin = end - len(part)
+                low, high = max(start, begin), min(stop, end)
+                if low < high:
+                    found.append(part.fetch(low - begin, high - begin))
+            buffers = {name: torch.cat([b[name] for _, b in found]) for name in found[0][1]}
+            return torch.cat([theta for theta, _ in found]), buffers
+
+        return Nodes(weights, fetch)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        pick = torch.multinomial(torch.tensor(self.shares()), n, replacement=True, generator=rng)
+        drawn = [self.components[k]._sample(int((pick == k).sum()), rng) for k in pick.unique().tolist()]
+        made = torch.empty(n, self.size, dtype=drawn[0].dtype, device=drawn[0].device)
+        for rows, k in zip(drawn, pick.unique().tolist(), strict=True):
+            made[pick == k] = rows
+        return made

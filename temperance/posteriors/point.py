@@ -1,0 +1,46 @@
+"""A single setting of the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+
+
+@dataclass(frozen=True, eq=False)
+class Point(Posterior):
+    """All mass on one θ: what ordinary training gives.
+
+    >>> Point(torch.zeros(3)).sample(2)
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]])
+    """
+
+    finite: ClassVar[bool] = True
+    theta: Tensor
+    buffers: Buffers = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_finite(self.theta, "the weights of a Point")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.theta)
+
+    @property
+    def mean(self) -> Tensor:
+        """θ itself."""
+        return self.theta
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """One node of weight one."""
+        stacked = {name: value.unsqueeze(0) for name, value in self.buffers.items()}
+        return Nodes(torch.ones(1), lambda start, stop: (self.theta.unsqueeze(0), stacked))
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        return self.theta.expand(n, -1).clone()

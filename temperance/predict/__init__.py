@@ -1,0 +1,63 @@
+"""From a posterior and inputs to a predictive distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from temperance.data.data import Data, _as_inputs, check_batch_size
+from temperance.data.sources import named_tensors
+from temperance.errors import ArgumentError, DataError
+from temperance.posteriors.base import Posterior, check_count
+from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict.source import OutputSource
+from temperance.predict.values import CountPredictive, RealPredictive
+from temperance.seeds import check_seed
+from temperance.target import Target
+
+_KINDS: dict[str, type[Predictive]] = {
+    "classification": ClassPredictive,
+    "regression": RealPredictive,
+    "counts": CountPredictive,
+}
+
+
+def predict(
+    target: Target, posterior: Posterior, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024
+) -> Predictive:
+    """The predictive distribution of ``posterior`` at the inputs ``x``, by averaging over its nodes.
+
+    ``draws`` limits how many settings of θ are averaged, or chooses how many where the posterior is continuous;
+    ``batch_size`` rows go through the network at once.
+    """
+    check_seed(seed)
+    if draws is not None:
+        check_count(draws, "draws")
+    inputs = _as_inputs(x.x if isinstance(x, Data) else np.asarray(x) if isinstance(x, list) else x, "x")
+    for name, tensor in named_tensors(inputs):
+        if tensor.dim() == 0 or len(tensor) < 1:
+            raise DataError(f"`{name}` must have at least one row; got shape {tuple(tensor.shape)}.")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DataError(f"`{name}` must be finite; got NaN or infinity. Remove or impute these rows.")
+    if posterior.size != target.layout.size:
+        raise ArgumentError(
+            f"`posterior` must be over the target's {target.layout.size} parameters; got {posterior.size}."
+        )
+    kind = _KINDS[target.likelihood.task]
+    source = OutputSource(
+        target, posterior.nodes(draws, seed), target.cast(inputs), batch_size=check_batch_size(batch_size)
+    )
+    return kind(source, target.likelihood)
+
+
+__all__ = [
+    "ClassPredictive",
+    "CountPredictive",
+    "OutputSource",
+    "Predictive",
+    "RealPredictive",
+    "ValuePredictive",
+    "predict",
+]

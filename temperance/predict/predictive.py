@@ -1,0 +1,209 @@
+"""``Predictive``: what a posterior says about new inputs, p(y | x, D) = Σ_s w_s p(y | x, θ_s).
+
+Probabilities are averaged, never logits. Uncertainty splits in two ways that hold exactly:
+
+* in nats: ``entropy() = aleatoric() + mutual_information()`` — the mixture's entropy is the expected entropy of its
+  members (noise that more data cannot remove) plus what y and θ tell of each other (what data can);
+* in squared units: ``variance() = aleatoric_variance() + epistemic_variance()`` (the law of total variance).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.errors import ArgumentError
+from temperance.likelihoods.base import Likelihood
+from temperance.posteriors.base import check_count
+from temperance.predict.source import Block, OutputSource
+from temperance.seeds import check_seed, generator
+
+
+class Predictive(ABC):
+    """The predictive distribution of each row; made by ``Fitted.predict``."""
+
+    def __init__(self, source: OutputSource, likelihood: Likelihood) -> None:
+        self.source, self.likelihood = source, likelihood
+        self.weights = source.weights
+        self._log_weights = self.weights.log()
+
+    def __len__(self) -> int:
+        return self.source.rows
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} rows, {self.num_draws} draws)"
+
+    @property
+    def num_draws(self) -> int:
+        """S, how many settings of θ are averaged."""
+        return len(self.source)
+
+    def _over_rows(self, function: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> Tensor:
+        """``function`` of (outputs S × b × C, learned) for each block, joined along rows (the result's first dim)."""
+        return torch.cat([function(outputs, learned) for _, outputs, learned in self.source.blocks()])
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Σ_s w_s values_s over the first dimension."""
+        return torch.tensordot(self.weights, values, dims=1)
+
+    def _targets(self, y: Any) -> Tensor:
+        tensor = torch.as_tensor(y).to(self.source.target.device)
+        if tensor.dim() == 0 or len(tensor) != len(self):
+            raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(tensor.shape)}.")
+        return self.likelihood.prepare(tensor, self.source.num_outputs, self.source.target.layout.dtype)
+
+    def _member_log_prob(self, y: Tensor, block: Block) -> Tensor:
+        rows, outputs, learned = block
+        return self.likelihood.log_prob(outputs, y[rows], learned)
+
+    def log_prob(self, y: Any) -> Tensor:
+        """log p(y | x, D) per row: log Σ_s w_s p(y | x, θ_s)."""
+        target = self._targets(y)
+        weights = self._log_weights.unsqueeze(-1)
+        parts = [(self._member_log_prob(target, block) + weights).logsumexp(0) for block in self.source.blocks()]
+        return torch.cat(parts)
+
+    def joint_log_prob(self, y: Any) -> Tensor:
+        """log p(y_1, …, y_N | x_1, …, x_N, D) of all rows together: log Σ_s w_s Π_i p(y_i | x_i, θ_s).
+
+        Marginals do not see whether the errors of two rows go together; the joint does.
+        """
+        target = self._targets(y)
+        total = torch.zeros(self.num_draws, dtype=torch.float64, device=self.weights.device)
+        for block in self.source.blocks():
+            total += self._member_log_prob(target, block).double().sum(-1)
+        return (total + self._log_weights.double()).logsumexp(0)
+
+    def mean(self) -> Tensor:
+        """E[y | x, D]: rows × outputs."""
+        return self._over_rows(lambda out, learned: self._average(self.likelihood.mean(out, learned)))
+
+    def aleatoric_variance(self) -> Tensor:
+        """E_θ Var[y | x, θ]."""
+        return self._over_rows(lambda out, learned: self._average(self.likelihood.variance(out, learned)))
+
+    def epistemic_variance(self) -> Tensor:
+        """Var_θ E[y | x, θ]."""
+
+        def spread(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+            means = self.likelihood.mean(outputs, learned)
+            return self._average((means - self._average(means)).square())
+
+        return self._over_rows(spread)
+
+    def variance(self) -> Tensor:
+        """Var[y | x, D], both kinds together."""
+        return self.aleatoric_variance() + self.epistemic_variance()
+
+    def aleatoric(self) -> Tensor:
+        """E_θ H[y | x, θ] in nats, per row: noise that no amount of data removes."""
+        return self._over_rows(lambda out, learned: self._average(self.likelihood.entropy(out, learned)))
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """H[y | x, D] in nats, per row: all the uncertainty there is."""
+
+    def mutual_information(self) -> Tensor:
+        """I[y; θ | x, D] = entropy − aleatoric, in nats: what the data have left open (BALD)."""
+        return self.entropy() - self.aleatoric()
+
+    @abstractmethod
+    def std(self) -> Tensor:
+        """A standard deviation per row and output; see the subclass."""
+
+    @abstractmethod
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of a central interval; see the subclass."""
+
+    def sample(self, n: int = 1, seed: int = 0) -> Tensor:
+        """n draws of all rows together, n × rows (× outputs). Each draw has one θ for all its rows: they go together as
+        the joint predictive says."""
+        check_count(n, "n")
+        rng = generator(check_seed(seed), "predictive-node")
+        noise = generator(seed, "predictive-noise", device=self.weights.device)
+        pick = torch.multinomial(self.weights.cpu(), n, replacement=True, generator=rng).to(self.weights.device)
+        parts = []
+        for _, outputs, learned in self.source.blocks():
+            chosen = {name: value[pick] for name, value in learned.items()}
+            parts.append(self.likelihood.sample(outputs[pick], chosen, noise))
+        return torch.cat(parts, dim=1)
+
+
+class ClassPredictive(Predictive):
+    """For classes (``Categorical``) and yes/no labels (``Bernoulli``)."""
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """Averaged probabilities: rows × classes, or rows × labels for ``Bernoulli``."""
+        return self.mean()
+
+    def _is_binary(self) -> bool:
+        return type(self.likelihood).__name__ == "Bernoulli"
+
+    def entropy(self) -> Tensor:
+        """Entropy of the averaged probabilities; of several yes/no labels, the sum over labels."""
+        p = self.probs
+        terms = -torch.special.xlogy(p, p)
+        if self._is_binary():
+            terms = terms - torch.special.xlogy(1 - p, 1 - p)
+        return terms.sum(-1)
+
+    def std(self) -> Tensor:
+        """How far the members' probabilities spread around their average: √epistemic variance, rows × classes."""
+        return self.epistemic_variance().sqrt()
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Central interval of each class's probability over the members: (low, high), rows × classes."""
+        tail = (1 - check_level(level)) / 2
+
+        def ends(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+            probs, order = self.likelihood.mean(outputs, learned).sort(0)
+            mass = self.weights[order].cumsum(0)
+            low = (mass < tail - 1e-6).sum(0, keepdim=True).clamp(max=len(probs) - 1)
+            high = (mass < 1 - tail - 1e-6).sum(0, keepdim=True).clamp(max=len(probs) - 1)
+            return torch.stack([probs.gather(0, low)[0], probs.gather(0, high)[0]], dim=1)
+
+        both = self._over_rows(ends)
+        return both[:, 0], both[:, 1]
+
+    def predict(self) -> Tensor:
+        """The most probable class per row; for ``Bernoulli``, each label's more probable answer."""
+        return (self.probs > 0.5).long() if self._is_binary() else self.probs.argmax(-1)
+
+
+class ValuePredictive(Predictive):
+    """For real targets and counts: a mixture over members of their own distributions."""
+
+    def std(self) -> Tensor:
+        """√variance: the predictive standard deviation, noise included."""
+        return self.variance().sqrt()
+
+    def epistemic_std(self) -> Tensor:
+        """The standard deviation of the members' means: what more data would remove."""
+        return self.epistemic_variance().sqrt()
+
+    @abstractmethod
+    def cdf(self, y: Any) -> Tensor:
+        """P(Y ≤ y | x, D), rows × outputs."""
+
+    @abstractmethod
+    def quantile(self, level: float) -> Tensor:
+        """The value below which y falls with probability ``level``, rows × outputs."""
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Central predictive interval of y: (low, high), rows × outputs."""
+        tail = (1 - check_level(level)) / 2
+        return self.quantile(tail), self.quantile(1 - tail)
+
+
+def check_level(level: object, argument: str = "level") -> float:
+    """A probability strictly between 0 and 1."""
+    if not isinstance(level, int | float) or isinstance(level, bool) or not 0 < level < 1 or math.isnan(level):
+        raise ArgumentError(f"`{argument}` must lie strictly between 0 and 1; got {level!r}.")
+    return float(level)

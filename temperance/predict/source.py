@@ -1,0 +1,77 @@
+"""Network outputs at every node of a posterior, in blocks of rows, with memory bounded by the block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from temperance.data.sources import Inputs, first_tensor, map_tensors
+from temperance.posteriors.base import Nodes
+from temperance.target import Target
+
+_BLOCK_BYTES = 2**26  # outputs of all nodes for one block of rows
+_THETA_BYTES = 2**26  # settings of θ held at once
+_KEEP_BYTES = 2**28  # outputs are kept up to this size, and made anew each time beyond it
+_ROWS = 1024  # rows through the network at once: enough to be efficient, few enough that activations stay small
+
+Block = tuple[slice, Tensor, dict[str, Tensor]]
+
+
+class OutputSource:
+    """Outputs S × N × C of a target's network: S nodes, N rows.
+
+    They are computed once and kept when small; when large, they are computed block by block each time they are needed,
+    from the same nodes, so that every statistic can be had for any number of draws.
+    """
+
+    def __init__(
+        self, target: Target, nodes: Nodes, x: Inputs, *, batch_size: int = _ROWS, keep_bytes: int = _KEEP_BYTES
+    ) -> None:
+        self.target, self._nodes, self.x, self.batch_size = target, nodes, x, batch_size
+        self.weights = nodes.weights.to(target.layout.dtype).to(target.device)
+        self.rows = first_tensor(x).shape[0]
+        self.num_outputs = target.probe_outputs(map_tensors(lambda t: t[:1], x)).shape[-1]
+        size = target.layout.dtype.itemsize * len(nodes) * self.num_outputs
+        self._block = max(1, min(self.rows, _BLOCK_BYTES // size))
+        self._kept: list[Block] | None = [] if size * self.rows <= keep_bytes else None
+        self._complete = False
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def blocks(self) -> Iterator[Block]:
+        """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows."""
+        if self._complete and self._kept is not None:
+            yield from self._kept
+            return
+        made: list[Block] = []
+        for start in range(0, self.rows, self._block):
+            block = self._compute(slice(start, min(start + self._block, self.rows)))
+            if self._kept is not None:
+                made.append(block)
+            yield block
+        if self._kept is not None:
+            self._kept, self._complete = made, True
+
+    def _compute(self, rows: slice) -> Block:
+        target, total = self.target, len(self._nodes)
+        count = rows.stop - rows.start
+        at_once = max(1, min(total, _THETA_BYTES // max(1, target.layout.size * target.layout.dtype.itemsize)))
+        outputs = torch.empty(total, count, self.num_outputs, dtype=target.layout.dtype, device=target.device)
+        learned: list[dict[str, Tensor]] = []
+        with torch.no_grad():
+            for low in range(0, total, at_once):
+                high = min(low + at_once, total)
+                theta, buffers = self._nodes.fetch(low, high)
+                theta = theta.to(target.device)
+                buffers = {name: value.to(target.device) for name, value in buffers.items()}
+                learned.append(target.layout.unflatten(theta, "likelihood"))
+                for start in range(0, count, self.batch_size):
+                    stop = min(start + self.batch_size, count)
+                    at = slice(rows.start + start, rows.start + stop)
+                    x = map_tensors(lambda t, at=at: t[at].to(target.device), self.x)  # type: ignore[misc]
+                    outputs[low:high, start:stop] = target.workspace.outputs(theta, x, buffers)
+        gathered = {name: torch.cat([part[name] for part in learned]) for name in learned[0]}
+        return rows, outputs, gathered

@@ -1,0 +1,180 @@
+"""A run is a folder with ``manifest.json`` and the tensor files that the manifest names.
+
+Tensor files are written first, under names that no earlier manifest knows, and synced; then the manifest is replaced in
+one atomic step; then files that no manifest names any more are removed. A process killed at any instant leaves either
+the old run or the new one, never a mixture, and a reader can check every byte against the manifest's digests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from temperance.errors import CorruptRunError, MismatchError, StoreError
+from temperance.version import __version__
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass
+class Run:
+    """What :func:`open_run` found: the manifest and, on demand, its tensors."""
+
+    path: Path
+    manifest: dict[str, Any]
+    _cache: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """The tensors of one part (``"posterior"``, ``"state"``), checked against their digest."""
+        if part not in self._cache:
+            self._cache[part] = self._read(part)
+        return self._cache[part]
+
+    def has(self, part: str) -> bool:
+        """Whether the run has this part."""
+        return part in self.manifest["parts"]
+
+    def form(self, part: str) -> Any:
+        """The JSON form that goes with the tensors of a part."""
+        return self.manifest["parts"][part]["form"]
+
+    def _read(self, part: str) -> dict[str, Tensor]:
+        entry = self.manifest["parts"][part]
+        file = self.path / entry["file"]
+        if not file.is_file():
+            raise CorruptRunError(f"the run {str(self.path)!r} is incomplete: {entry['file']} is missing.")
+        found = file_digest(file)
+        if found != entry["sha256"]:
+            raise CorruptRunError(
+                f"the file {str(file)!r} is damaged: its sha256 should be {entry['sha256'][:16]}…, is {found[:16]}…"
+            )
+        try:
+            return safetensors.torch.load_file(file)
+        except safetensors.SafetensorError as error:
+            raise CorruptRunError(f"the file {str(file)!r} cannot be read: {error}") from error
+
+
+def write_run(
+    path: str | Path, manifest: Mapping[str, Any], parts: Mapping[str, tuple[Any, dict[str, Tensor]]]
+) -> None:
+    """Write a run: ``parts`` maps a name to (JSON form, tensors). All of it appears at once, or none of it.
+
+    Raises :class:`StoreError` on a read-only or full disk, or where ``path`` holds something that is not a run; what
+    was there before stays as it was.
+    """
+    folder = Path(path)
+    written: list[Path] = []
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"`path` must be a folder; {str(folder)!r} is a file.")
+        if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+            raise StoreError(
+                f"`path` must be a new or empty folder or an earlier run; {str(folder)!r} holds other files."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        entries: dict[str, Any] = {}
+        for name, (form, tensors) in parts.items():
+            file = folder / f"{name}-{secrets.token_hex(6)}.safetensors"
+            written.append(file)
+            data = safetensors.torch.save(
+                {key: value.detach().cpu().contiguous() for key, value in _own(tensors).items()}
+            )
+            _write_synced(file, data)
+            entries[name] = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "form": form}
+        whole = {"format": FORMAT, "versions": describe_versions(), **manifest, "parts": entries}
+        temporary = folder / f".{MANIFEST}-{secrets.token_hex(6)}"
+        written.append(temporary)
+        _write_synced(temporary, json.dumps(whole, indent=1).encode())
+        os.replace(temporary, folder / MANIFEST)
+        _sync_folder(folder)
+    except OSError as error:
+        for leftover in written:
+            with contextlib.suppress(OSError):
+                leftover.unlink()
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(
+            f"the run could not be written to {str(folder)!r}: {error}. Nothing was changed there."
+        ) from error
+    keep = {entry["file"] for entry in entries.values()}
+    for file in [*folder.glob("*.safetensors"), *folder.glob(f".{MANIFEST}-*")]:
+        if file.name not in keep:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def open_run(path: str | Path) -> Run:
+    """Read a run's manifest."""
+    folder = Path(path)
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
+    try:
+        manifest = json.loads(file.read_text())
+        version, parts = manifest["format"], manifest["parts"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise CorruptRunError(f"the manifest {str(file)!r} is damaged: {error}") from error
+    if version != FORMAT or not isinstance(parts, dict):
+        raise MismatchError(
+            f"the run {str(folder)!r} has format {version!r}; this version of temperance reads format {FORMAT}."
+        )
+    return Run(folder, manifest)
+
+
+def describe_versions() -> dict[str, str]:
+    """Who wrote the run."""
+    return {"temperance": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory: such ones are copied."""
+    seen: set[int] = set()
+    made: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        place = value.untyped_storage().data_ptr()
+        made[name] = value.clone() if place in seen else value
+        seen.add(place)
+    return made
+
+
+def _is_ours(folder: Path) -> bool:
+    """A run, or what is left of one that was killed before its first manifest."""
+    if (folder / MANIFEST).is_file():
+        return True
+    return all(f.suffix == ".safetensors" or f.name.startswith(f".{MANIFEST}-") for f in folder.iterdir())
+
+
+def _write_synced(file: Path, data: bytes) -> None:
+    with file.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

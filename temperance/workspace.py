@@ -1,0 +1,184 @@
+"""The network that works: a copy of the user's, whose parameters are views into whichever θ is in use.
+
+The user's own module is never changed. Frozen parameters are shared with it, so a large frozen model is not held twice.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from temperance import evaluate
+from temperance.data.sources import Inputs
+from temperance.errors import NetworkError, TemperanceWarning
+from temperance.theta import Layout, Subset, selected
+
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+class Workspace:
+    """A network, its layout, and what it is attached to."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        subset: Subset,
+        extras: tuple[tuple[str, tuple[int, ...]], ...],
+        freeze_batch_norm: bool,
+    ) -> None:
+        if not isinstance(network, nn.Module):
+            raise NetworkError(f"`network` must be a torch.nn.Module; got {type(network).__name__}.")
+        chosen = {id(p) for _, p in selected(network, subset)}
+        shared: dict[int, object] = {id(p): p for p in network.parameters() if id(p) not in chosen}
+        self.network = copy.deepcopy(network, shared)
+        names = [name for name, p in network.named_parameters() if id(p) in chosen]
+        self.layout = Layout.of(self.network, names, extras)
+        for name, parameter in self.network.named_parameters():
+            if name in names:
+                parameter.requires_grad_(True)
+        self.freeze_batch_norm = freeze_batch_norm
+        self.learned: dict[str, Tensor] = {}
+        self._attached: tuple[object, object, object] = (None, None, None)
+        self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
+        self._training: bool | None = None
+        self.example: Inputs | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.network.parameters()).device
+
+    def to(self, device: torch.device) -> None:
+        """Move the network."""
+        self.network.to(device)
+        self.detach()
+
+    def set_training(self, training: bool) -> None:
+        """Train or evaluation mode; frozen batch norms stay in evaluation mode."""
+        if self._training is training:
+            return
+        self.network.train(training)
+        if self.freeze_batch_norm:
+            for module in self.network.modules():
+                if isinstance(module, BATCH_NORMS):
+                    module.eval()
+        self._training = training
+
+    def batch_norm_names(self) -> list[str]:
+        """Batch norms whose output depends on the other rows of a batch in training."""
+        if self.freeze_batch_norm:
+            return []
+        return [name for name, m in self.network.named_modules() if isinstance(m, BATCH_NORMS)]
+
+    def running_buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers that training changes: running statistics, and the vectors of spectral norms."""
+        found: dict[str, Tensor] = {}
+        for prefix, module in self.network.named_modules():
+            moving = getattr(module, "track_running_stats", False) and not (
+                self.freeze_batch_norm and isinstance(module, BATCH_NORMS)
+            )
+            if moving or type(module).__name__ == "_SpectralNorm":
+                for name, buffer in module.named_buffers(recurse=False):
+                    found[f"{prefix}.{name}" if prefix else name] = buffer.detach().clone()
+        return found
+
+    def frozen_fingerprint(self) -> str:
+        """A digest of everything that predictions depend on and θ does not hold: frozen parameters, fixed buffers."""
+        moving = set(self.running_buffers())
+        inside = {e.name for e in self.layout.network_entries}
+        digest = hashlib.sha256()
+        for name, value in [*self.network.named_parameters(), *self.network.named_buffers()]:
+            if name not in inside and name not in moving:
+                digest.update(name.encode())
+                digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def attach(self, theta: Tensor, grad: Tensor | None, buffers: dict[str, Tensor] | None = None) -> None:
+        """Make parameters, gradients, learned extras and running buffers views into the given tensors."""
+        if self._attached[0] is theta and self._attached[1] is grad and self._attached[2] is buffers:
+            return
+        self.layout.attach(self.network, theta, grad)
+        self.learned = {}
+        for entry in self.layout.entries[len(self.layout.network_entries) :]:
+            leaf = theta[entry.start : entry.stop].view(entry.shape).detach().requires_grad_()
+            if grad is not None:
+                leaf.grad = grad[entry.start : entry.stop].view(entry.shape)
+            self.learned[entry.name] = leaf
+        for name, buffer in (buffers or {}).items():
+            prefix, _, leaf_name = name.rpartition(".")
+            self.network.get_submodule(prefix)._buffers[leaf_name] = buffer
+        self._attached = (theta, grad, buffers)
+
+    def stacked_leaves(self, theta: Tensor) -> dict[str, Tensor]:
+        """Named leaves E × ..., views into θ of shape E × P, for gradients of all members at once."""
+        if self._stacked[0] is not theta:
+            views = self.layout.unflatten(theta.detach())
+            self._stacked = (theta, {name: view.detach().requires_grad_() for name, view in views.items()})
+        return self._stacked[1]
+
+    def can_batch(self) -> bool:
+        """Whether the network takes part in ``vmap`` over its weights, tried on the example rows."""
+        if self.example is None or not evaluate.can_batch(self.network):
+            return False
+        self.set_training(True)
+        theta = self.layout.flatten(self.network).expand(2, -1)
+        with torch.no_grad(), torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
+            evaluate.outputs(self.network, self.layout, theta, self.example, batched=True)
+        return evaluate.can_batch(self.network)
+
+    def detach(self) -> None:
+        """Forget what is attached, so that the next use attaches anew."""
+        self._attached = (None, None, None)
+
+    def outputs(
+        self,
+        theta: Tensor,
+        x: Inputs,
+        buffers: Mapping[str, Tensor] | None = None,
+        batched: bool | None = None,
+    ) -> Tensor:
+        """Outputs in evaluation mode at each row of θ (S × P): S × B × C."""
+        self.set_training(False)
+        made = evaluate.outputs(self.network, self.layout, theta, x, buffers=buffers, batched=batched)
+        return made.unsqueeze(-1) if made.dim() == 2 else made
+
+    def fresh_theta(self, seed: int) -> Tensor:
+        """θ re-initialised as the network's own modules initialise themselves, from ``seed`` alone."""
+        values: dict[str, Tensor] = {}
+        with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
+            torch.manual_seed(seed)
+            _reinitialise(self.network, "", values)
+        kept = [e.name for e in self.layout.network_entries if e.name not in values]
+        own = dict(self.network.named_parameters())
+        if len(kept) == len(self.layout.network_entries):
+            raise NetworkError(
+                "an ensemble needs members that start apart, but no module of the network has `reset_parameters()`. "
+                "Give it one, or give `start` as a matrix with one row per member."
+            )
+        if kept:
+            warnings.warn(
+                f"these parameters have no `reset_parameters()` and start alike in every member: {kept}.",
+                TemperanceWarning,
+                stacklevel=3,
+            )
+        return self.layout.flatten({**{name: own[name] for name in kept}, **values})
+
+
+def _reinitialise(module: nn.Module, prefix: str, values: dict[str, Tensor]) -> None:
+    """Collect fresh values, asking the outermost module that knows how to reset itself."""
+    own = list(module.named_parameters(prefix.rstrip(".")))
+    if not own:
+        return
+    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+    if callable(reset):
+        fresh = copy.deepcopy(module)
+        (getattr(fresh, "reset_parameters", None) or fresh._reset_parameters)()  # type: ignore[operator]
+        values.update({name: p.detach() for name, p in fresh.named_parameters(prefix.rstrip("."))})
+        return
+    for name, child in module.named_children():
+        _reinitialise(child, f"{prefix}{name}.", values)
