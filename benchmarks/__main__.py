@@ -20,6 +20,7 @@ from rich.table import Table
 
 from benchmarks.harness import HERE, Ratio, Result, run
 from benchmarks.jobs import discover
+from benchmarks.peer_worker import steady_heap
 
 RESULTS = HERE / "results"
 LIBRARIES = ("temperance", "torch", "numpy")
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pattern = options.only if "*" in options.only else f"*{options.only}*"
     jobs = [job for job in discover() if fnmatch(job.name, pattern)]
     if not jobs:
-        console.print(f"no job's name matches {options.only!r}", markup=False)
+        console.print(f"no job has a name like {pattern!r}", markup=False)
         return 0
     if options.list:
         for job in jobs:
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(result.broken for result in results):
         return 2
     goals = [ratio for result in results for ratio in result.ratios if ratio.goal is not None]
-    return int(options.strict and any(ratio.verdict != "met" for ratio in goals))
+    return int(options.strict and not all(ratio.met for ratio in goals))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -71,7 +72,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def show(results: Sequence[Result], console: Console) -> None:
     """Print one block a job: the contestants' medians, and a line for each ratio."""
-    table = Table(title="median of rounds; ratios are taken within each round: median [quartiles]", show_lines=True)
+    table = Table(title="median of rounds; ratios are taken within each round: median \\[quartiles]", show_lines=True)
     for column in ("job", "ours", "floor", "others", "ratio", "goal", ""):
         table.add_column(column, overflow="fold")
     for result in results:
@@ -105,7 +106,7 @@ def _median(result: Result, name: str) -> str:
 
 def _ratio(ratio: Ratio) -> str:
     name = escape(f"{ratio.numerator} / {ratio.denominator}")
-    if ratio.median is None or ratio.quartiles is None:
+    if not ratio.rounds:
         return f"{name} -"
     lower, upper = ratio.quartiles
     return f"{name} [bold]{ratio.median:.3g}[/] " + escape(f"[{lower:.3g}, {upper:.3g}]")
@@ -113,7 +114,7 @@ def _ratio(ratio: Ratio) -> str:
 
 def _verdict(ratio: Ratio) -> str:
     # The reason is printed under the table, where there is room for it.
-    verdict = "not measured" if ratio.median is None else ratio.verdict
+    verdict = ratio.verdict if ratio.rounds else "not measured"
     return f"[{COLOURS.get(verdict, 'yellow')}]{verdict}[/]" if verdict else ""
 
 
@@ -170,4 +171,5 @@ def versions() -> dict[str, str | None]:
 
 
 if __name__ == "__main__":
+    steady_heap()
     raise SystemExit(main())

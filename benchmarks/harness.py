@@ -1,8 +1,10 @@
 """The harness of every benchmark: jobs, the interleaved timing of their contestants, ratios, and goals for them.
 
-Absolute times mean little on a machine that others use too. So contestants take turns, round after round (A B C,
-A B C, ...), whether they live in this process or in a peer's environment; a ratio is taken within each round, and
-its median over the rounds is the result, with the quartiles to show how much it wavered.
+Absolute times mean little on a machine that others use too. So contestants take turns, round after round, whether they
+live in this process or in a peer's environment; a ratio is taken within each round, and its median over the rounds is
+the result, with the quartiles to show how much it wavered. Within a round the order is drawn anew, because who comes
+first after a change of process finds cold caches. A goal whose bound lies in the 95 % interval of the median is
+called met or not met "within noise".
 
 A job with ``quantity="memory"`` runs every round in a fresh process and measures how far it raised the peak.
 """
@@ -10,7 +12,9 @@ A job with ``quantity="memory"`` runs every round in a fresh process and measure
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import select
 import statistics
 import subprocess
@@ -18,13 +22,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.peer_worker import seconds
+from benchmarks.peer_worker import STEADY_HEAP, seconds
 from benchmarks.peers import python_of
 
 HERE = Path(__file__).resolve().parent
@@ -91,7 +95,7 @@ class Job:
     goals: tuple[Goal, ...] = ()
     unit: str = "step"
     units: int = 1
-    rounds: int = 15
+    rounds: int = 25
     warmup: int = 2
     threads: int | None = None
     quantity: Literal["time", "memory"] = "time"
@@ -129,22 +133,42 @@ class Measured:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One ratio over the rounds, and its goal if it has one; ``missing`` says why it could not be taken."""
+    """One ratio, round by round, and its goal if it has one; without rounds, ``missing`` says why there are none."""
 
     numerator: str
     denominator: str
     goal: Goal | None = None
-    median: float | None = None
-    quartiles: tuple[float, float] | None = None
+    rounds: tuple[float, ...] = ()
     missing: str | None = None
 
     @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.rounds) == 1:
+            return self.rounds[0], self.rounds[0]
+        lower, _, upper = statistics.quantiles(self.rounds, n=4, method="inclusive")
+        return lower, upper
+
+    @property
+    def met(self) -> bool | None:
+        return self.goal.met_by(self.median) if self.goal is not None and self.rounds else None
+
+    @property
     def verdict(self) -> str:
-        if self.median is None:
+        if not self.rounds:
             return f"not measured: {self.missing}"
         if self.goal is None:
             return ""
-        return "met" if self.goal.met_by(self.median) else "not met"
+        sides = {self.goal.met_by(end) for end in interval_of_median(self.rounds)}
+        return ("met" if self.met else "not met") + (" (within noise)" if len(sides) > 1 else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data for the results file."""
+        numbers = {"median": self.median, "quartiles": self.quartiles} if self.rounds else {}
+        return {**asdict(self), **numbers, "met": self.met, "verdict": self.verdict}
 
 
 @dataclass
@@ -165,12 +189,11 @@ class Result:
         contestants = {
             name: {"min": min(one.rounds), "median": one.median, **asdict(one)} for name, one in self.measured.items()
         }
-        ratios = [{**asdict(ratio), "verdict": ratio.verdict} for ratio in self.ratios]
         return {
             **settings,
             "contestants": contestants,
             "not_measured": self.missing,
-            "ratios": ratios,
+            "ratios": [ratio.as_json() for ratio in self.ratios],
             "load_average": self.load,
             "broken": self.broken,
         }
@@ -183,7 +206,7 @@ class WorkerError(RuntimeError):
 class WorkerProcess:
     """A contestant in another interpreter, spoken to line by line; ends with the ``with`` block that holds it."""
 
-    def __init__(self, script: Script, threads: int | None = None) -> None:
+    def __init__(self, script: Script, threads: int | None = None, *, flags: tuple[str, ...] = ()) -> None:
         if not script.python.exists():
             raise WorkerError("not installed, run `make peers`")
         variables = dict(os.environ)
@@ -191,7 +214,7 @@ class WorkerProcess:
             variables |= {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (close() closes it)
         self._process = subprocess.Popen(
-            [str(script.python), str(WORKER)],
+            [str(script.python), str(WORKER), *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -288,7 +311,7 @@ def _measure_time(result: Result, rounds: int, warmup: int, threads: int | None)
             result.missing |= {name: f"setup failed: {_last_line()}" for name in sorted(sides)}
         for name, script in job.peers.items():
             try:
-                worker = processes.enter_context(WorkerProcess(script, threads))
+                worker = processes.enter_context(WorkerProcess(script, threads, flags=(STEADY_HEAP,)))
             except Exception as error:
                 result.missing[name] = str(error)
                 result.broken |= job.is_own(name)
@@ -305,10 +328,11 @@ def _interleave(
 ) -> dict[str, list[float]]:
     """Give every contestant one turn a round; one that fails drops out, with the reason, and the rest go on."""
     times: dict[str, list[float]] = {name: [] for name in turns}
+    order = random.Random(0)
     for index in range(warmup + rounds):
         if index >= warmup and hasattr(os, "getloadavg"):
             result.load.append(os.getloadavg()[0])
-        for name in list(times):
+        for name in order.sample(list(times), len(times)):
             time.sleep(settle)
             try:
                 value = turns[name]()
@@ -348,17 +372,20 @@ def _take_ratios(result: Result) -> None:
                 reasons = [f"{name}: {result.missing.get(name, 'no such contestant')}" for name in missing]
                 result.ratios.append(Ratio(above, below, goal, missing="; ".join(reasons)))
             else:
-                median, quartiles = paired(result.measured[above].rounds, result.measured[below].rounds)
-                result.ratios.append(Ratio(above, below, goal, median, quartiles))
+                both = zip(result.measured[above].rounds, result.measured[below].rounds, strict=True)
+                result.ratios.append(Ratio(above, below, goal, tuple(a / b if b else math.inf for a, b in both)))
 
 
-def paired(numerator: list[float], denominator: list[float]) -> tuple[float, tuple[float, float]]:
-    """Return the median of the ratios within each round, and their lower and upper quartiles."""
-    ratios = [above / below if below else float("inf") for above, below in zip(numerator, denominator, strict=True)]
-    if len(ratios) == 1:
-        return ratios[0], (ratios[0], ratios[0])
-    lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
-    return median, (lower, upper)
+def interval_of_median(values: Sequence[float], coverage: float = 0.95) -> tuple[float, float]:
+    """Return the order statistics between which the true median lies with at least this probability.
+
+    The number of values below the true median is binomial whatever their distribution. Too few values for the
+    coverage give the whole line.
+    """
+    ordered, count, below, depth = sorted(values), len(values), 0.0, 0
+    while depth < count and 2 * (below := below + math.comb(count, depth) / 2**count) <= 1 - coverage:
+        depth += 1
+    return (ordered[depth - 1], ordered[count - depth]) if depth else (-math.inf, math.inf)
 
 
 def _turn(work: Round) -> Callable[[], float]:

@@ -138,6 +138,11 @@ class _Loop:
             return
         assert self.path is not None
         saved = store.open_run(self.path)
+        if not saved.has("state"):
+            raise MismatchError(
+                f"the folder {str(self.path)!r} holds a result written by `save`, from which no run can go on; choose "
+                "another folder for `checkpoint`."
+            )
         self._check_same_run(saved)
         info = saved.manifest["info"]
         if info["steps"] > self.total:
@@ -234,10 +239,8 @@ class _Loop:
     def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
         """Write the state, and the posterior as it stands where the method can tell it without the data."""
         assert self.path is not None
-        parts = {**target_part(self.target)}
-        if not finished:
-            state = {"method": self.state, "global": torch.get_rng_state(), "epoch_loss": self.epoch_loss}
-            parts.update(value_part("state", state))
+        state = {"method": self.state, "global": torch.get_rng_state(), "epoch_loss": self.epoch_loss}
+        parts = {**target_part(self.target), **value_part("state", state)}
         if fitted is None:
             with contextlib.suppress(NeedsData, NumericalError):
                 fitted = self._fitted(None)

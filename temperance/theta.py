@@ -159,7 +159,7 @@ class Layout:
             raise ArgumentError(f"`theta` must have {self.size} numbers in its last dimension; got {theta.shape[-1]}.")
         lead = theta.shape[:-1]
         return {
-            e.name: theta[..., e.start : e.stop].view(*lead, *e.shape)
+            e.name: theta[..., e.start : e.stop].view((*lead, *e.shape))
             for e in self.entries
             if role is None or e.role == role
         }

@@ -8,9 +8,11 @@ import torch
 
 from benchmarks.peer_scripts.networks import problem
 
+STEP = 1e-6  # so small that every round works on the same weights: a memorised batch would leave denormal gradients
+
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=STEP),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=STEP, momentum=0.9),
 }
 
 

@@ -178,13 +178,15 @@ class Data:
         With ``streams=k`` each batch holds k independent shuffles, stacked.
         """
         size = min(check_batch_size(batch_size), self.num_data)
-        orders = [self.order(seed, epoch, stream) for stream in range(streams or 1)]
-        pieces = [torch.split(order, size) for order in orders]
-        count = len(pieces[0])
-        if streams is None:
-            rows: list[Tensor] = list(pieces[0])
+        if size == self.num_data:  # a full batch: its order does not matter
+            whole = torch.arange(size)
+            rows: list[Tensor] = [whole if streams is None else whole.expand(streams, -1)]
+        elif streams is None:
+            rows = list(torch.split(self.order(seed, epoch), size))
         else:
-            rows = [torch.stack([piece[k] for piece in pieces]) for k in range(count)]
+            orders = torch.stack([self.order(seed, epoch, stream) for stream in range(streams)])
+            rows = list(torch.split(orders, size, dim=1))
+        count = len(rows)
         walk = self._source.walk(rows[first:], derive=(seed, epoch))
         for k, (index, x, y) in enumerate(walk, start=first):
             yield Batch(

@@ -85,8 +85,12 @@ class MAP(Inference[MAPState], Stackable):
             raise ArgumentError(f"`patience` must be a positive number of epochs; got {self.patience!r}.")
 
     def cost(self) -> Cost:
-        """θ and gradient, and two moments for Adam and its kin (less for SGD)."""
-        moments = {"SGD": 1 if dict(self.optimizer_args).get("momentum") else 0}.get(self.optimizer.__name__, 2)
+        """θ and gradient, and two moments for Adam and its kin (less for SGD). L-BFGS takes many gradients a step."""
+        args = dict(self.optimizer_args)
+        if optimise.needs_closure(self.optimizer):
+            inner = args.get("max_eval") or args.get("max_iter", 20) * 5 // 4
+            return Cost(inner, 2 * args.get("history_size", 100) + 6)
+        moments = {"SGD": 1 if args.get("momentum") else 0}.get(self.optimizer.__name__, 2)
         return Cost(1, 2 + moments + (1 if self.patience else 0))
 
     # ------------------------------------------------------------------ one network

@@ -50,8 +50,8 @@ def build_optimizer(
     else:
         leaves = []
         for entry in layout.entries:
-            leaf = nn.Parameter(theta[..., entry.start : entry.stop].view(*theta.shape[:-1], *entry.shape))
-            leaf.grad = grad[..., entry.start : entry.stop].view(*theta.shape[:-1], *entry.shape)
+            leaf = nn.Parameter(theta[..., entry.start : entry.stop].view((*theta.shape[:-1], *entry.shape)))
+            leaf.grad = grad[..., entry.start : entry.stop].view((*theta.shape[:-1], *entry.shape))
             leaves.append(leaf)
     try:
         return optimizer(leaves, lr=lr, **options)  # type: ignore[call-arg]

@@ -1,0 +1,295 @@
+"""The battery that every method must pass: exactness, reproducibility, resuming, failing loud, declared cost."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.data.data import Batch, Data
+from temperance.errors import NumericalError
+from temperance.fit import fit
+from temperance.fitted import Fitted, load
+from temperance.inference import Ensemble, Exactness, Inference
+from temperance.likelihoods import Normal
+from temperance.posteriors import Gaussian, Point, Posterior
+from temperance.priors import GaussianPrior
+from temperance.seeds import generator
+from temperance.target import Target
+from temperance.testing.checks import Report
+from temperance.testing.problems import ClosedForm, linear_gaussian
+from temperance.testing.tolerance import assert_moments
+
+
+def check_inference(
+    method: Inference[Any],
+    *,
+    steps: int = 2000,
+    draws: int = 2000,
+    temperatures: tuple[float, ...] = (1.0, 0.3),
+    false_alarm: float = 1e-6,
+) -> Report:
+    """Run ``method`` through everything that a method promises; raise :class:`CheckFailure` with the list if it fails.
+
+    ``steps`` is how long the method needs to converge on the linear-Gaussian problem (full batches); ``draws`` how many
+    draws to judge a covariance by.
+
+    >>> import temperance as tp
+    >>> report = check_inference(tp.MAP(lr=0.05, optimizer=torch.optim.SGD), steps=1500)
+    >>> report.passed
+    True
+    """
+    report = Report(repr(method))
+    for temperature in temperatures:
+        _check_exactness(report, method, steps, draws, temperature, false_alarm)
+    _check_seeds(report, method)
+    _check_store(report, method)
+    _check_isolation(report, method)
+    _check_not_a_number(report, method)
+    _check_cost(report, method)
+    return report.raise_if_failed()
+
+
+# ---------------------------------------------------------------------- exactness
+
+
+def _check_exactness(
+    report: Report, method: Inference[Any], steps: int, draws: int, temperature: float, false_alarm: float
+) -> None:
+    problem = linear_gaussian()
+    name = f"{method.exact.value}, T = {temperature}"
+    covariance = temperature * problem.covariance
+    run = _run(problem, method, temperature, steps, draws)
+    posterior = run.posterior
+    if method.exact is Exactness.APPROXIMATE:
+        return
+    if method.exact is Exactness.MEAN:
+        error = _deviation(_all_nodes(posterior), problem, covariance)
+        report.add(name, error < 1e-3, f"{error:.1e} posterior standard deviations off")
+    elif isinstance(posterior, Gaussian):
+        wanted = covariance
+        if method.exact is Exactness.DIAGONAL:
+            wanted = torch.diag(temperature / problem.precision.diagonal())
+        error = _deviation(posterior.mean.unsqueeze(0), problem, covariance)
+        size = wanted.diagonal().sqrt()
+        spread = float(((posterior.covariance().double() - wanted) / size / size.unsqueeze(1)).abs().max())
+        report.add(name, max(error, spread) < 1e-3, f"mean off by {error:.1e}, covariance by {spread:.1e}")
+        _agree(
+            report, "draws agree with the covariance", posterior.sample(draws, 0), posterior.mean, wanted, false_alarm
+        )
+    else:
+        found = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
+        _agree(report, name, found, problem.mean, covariance, false_alarm)
+
+
+def _run(problem: ClosedForm, method: Inference[Any], temperature: float, steps: int, draws: int) -> Fitted:
+    """One fit; of ``draws`` members where a single run gives a single draw."""
+    target = problem.target.with_temperature(temperature)
+    rows = len(problem.data)
+    if method.exact is Exactness.POSTERIOR:
+        probe = fit(target, method, problem.data, steps=1, batch_size=rows, progress=False)
+        if isinstance(probe.posterior, Point):
+            method = Ensemble(method, draws)
+    return fit(target, method, problem.data, steps=steps, batch_size=rows, progress=False)
+
+
+def _agree(report: Report, name: str, draws: Tensor, mean: Tensor, covariance: Tensor, false_alarm: float) -> None:
+    try:
+        assert_moments(draws, mean, covariance, false_alarm=false_alarm)
+        report.add(name, True, f"{len(draws)} draws")
+    except AssertionError as error:
+        report.add(name, False, str(error))
+
+
+def _all_nodes(posterior: Posterior) -> Tensor:
+    nodes = posterior.nodes()
+    return nodes.fetch(0, len(nodes))[0]
+
+
+def _deviation(rows: Tensor, problem: ClosedForm, covariance: Tensor) -> float:
+    return float(((rows.double() - problem.mean) / covariance.diagonal().sqrt()).abs().max())
+
+
+# ---------------------------------------------------------------------- reproducibility
+
+
+def _short(method: Inference[Any], seed: int = 0, **options: Any) -> Fitted:
+    problem = linear_gaussian()
+    return fit(problem.target, method, problem.data, steps=6, batch_size=9, seed=seed, progress=False, **options)
+
+
+def _same(one: Fitted, two: Fitted) -> bool:
+    a, b = (_all_nodes(f.posterior) for f in (one, two))
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _check_seeds(report: Report, method: Inference[Any]) -> None:
+    first = _short(method)
+    torch.randn(7)  # the global random state must not matter
+    report.add("same seed, same result", _same(first, _short(method)))
+    report.add("another seed, another result", not _same(first, _short(method, seed=1)))
+
+
+def _check_store(report: Report, method: Inference[Any]) -> None:
+    whole = _short(method)
+    x = linear_gaussian().data.x
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        with contextlib.suppress(_Stopped), _stopped_after(type(method), 4):
+            _short(method, checkpoint=path, every=2)
+        resumed = _short(method, checkpoint=path, every=2)
+        report.add("resumed run equals uninterrupted run, bit for bit", _same(whole, resumed))
+        saved = Path(folder) / "saved"
+        whole.save(saved)
+        loaded = load(saved, linear_gaussian().target.network)
+        equal = torch.equal(loaded.predict(x).mean(), whole.predict(x).mean()) and _same(whole, loaded)
+        report.add("loaded run predicts the same, bit for bit", equal)
+
+
+class _Stopped(Exception):
+    """Stands for a process that ends in the middle of a run."""
+
+
+@contextlib.contextmanager
+def _patched(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def _stopped_after(kind: type, steps: int) -> Iterator[None]:
+    count = 0
+    depth = 0
+
+    def make(original: Any) -> Any:
+        def step(self: Any, target: Target, state: Any, batch: Batch) -> Any:
+            nonlocal count, depth
+            if depth == 0:
+                count += 1
+                if count > steps:
+                    raise _Stopped
+            depth += 1
+            try:
+                return original(self, target, state, batch)
+            finally:
+                depth -= 1
+
+        return step
+
+    with _patched(kind, "step", make):
+        yield
+
+
+def _check_isolation(report: Report, method: Inference[Any]) -> None:
+    problem = linear_gaussian()
+    network = problem.target.network
+    before = [p.detach().clone() for p in network.parameters()]
+    target = Target(network, problem.target.likelihood, problem.target.prior)
+    state = torch.get_rng_state()
+    fit(target, method, problem.data, steps=2, batch_size=9, progress=False)
+    report.add("global random state untouched", torch.equal(state, torch.get_rng_state()))
+    same = all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    report.add("the user's network untouched", same)
+
+
+# ---------------------------------------------------------------------- failing loud
+
+
+class _RootOfInput(nn.Module):
+    """Gives NaN for negative inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """√x through a linear layer."""
+        return self.layer(x.sqrt())
+
+
+def _check_not_a_number(report: Report, method: Inference[Any]) -> None:
+    x = torch.rand(12, 2) + 0.1
+    x[-1] = -1.0
+    target = Target(_RootOfInput(), Normal(scale=1.0), GaussianPrior(scale=1.0))
+    message = "the run reported success"
+    passed = False
+    try:
+        fitted = fit(target, method, Data(x, torch.zeros(12, 1)), steps=12, batch_size=12, progress=False, throw=False)
+        finite = bool(torch.isfinite(_all_nodes(fitted.posterior)).all())
+        passed = finite and not fitted.info.status.ok
+        message = str(fitted.info.status) if passed else message
+    except NumericalError as error:
+        passed, message = True, str(error)
+    report.add("a NaN batch gives a status, not a posterior", passed, message)
+
+
+# ---------------------------------------------------------------------- cost
+
+
+def _check_cost(report: Report, method: Inference[Any]) -> None:
+    declared = method.cost()
+    network = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))
+    target = Target(network, Normal(scale=1.0), GaussianPrior(scale=1.0))
+    rng = generator(0, "check-cost")
+    data = target.prepare(Data(torch.randn(64, 8, generator=rng), torch.randn(64, 2, generator=rng)))
+    gradients = 0
+
+    def counted(original: Any) -> Any:
+        def gradient(self: Target, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
+            nonlocal gradients
+            gradients += len(theta) if theta.dim() == 2 else 1
+            return original(self, theta, *args, **kwargs)
+
+        return gradient
+
+    state = method.init(target, None, generator(0, "method"))
+    streams = None if method.streams == 1 or method.reads == "full" else method.streams
+    batches = list(data.batches(64 if method.reads == "full" else 16, seed=0, streams=streams))
+    with _patched(Target, "gradient", counted), _patched(Target, "stacked_gradient", counted):
+        for batch in batches:
+            state, _ = method.step(target, state, dataclasses.replace(batch, last=False))
+    per_step = gradients / len(batches)
+    report.add(
+        "declared gradients a step",
+        per_step <= declared.gradients_per_step + 1e-9,
+        f"{per_step:g} measured, {declared.gradients_per_step:g} declared",
+    )
+    copies = _numbers_held(state, {}) / target.num_parameters
+    report.add(
+        "declared copies of θ",
+        copies <= declared.copies_of_theta + 0.25,
+        f"{copies:.2f} measured, {declared.copies_of_theta:g} declared",
+    )
+
+
+def _numbers_held(value: Any, seen: dict[int, int]) -> int:
+    """How many floating numbers a state holds, memory that is shared counted once."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            storage = value.untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes() // value.element_size()
+    elif isinstance(value, Target):
+        pass
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _numbers_held(getattr(value, field.name), seen)
+    elif isinstance(value, dict):
+        for entry in value.values():
+            _numbers_held(entry, seen)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            _numbers_held(entry, seen)
+    elif isinstance(value, torch.optim.Optimizer):
+        _numbers_held([group["params"] for group in value.param_groups], seen)
+        _numbers_held(list(value.state.values()), seen)
+    return sum(seen.values())
