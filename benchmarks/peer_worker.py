@@ -78,7 +78,7 @@ def steady_heap() -> bool:
     """Keep freed memory instead of handing it back to the system; return whether the C library could be told.
 
     Whether glibc hands memory back after every step, and faults it in anew, is a matter of how the heap happens to
-    lie: it made the same loop up to 1.6 times slower from one process to the next. Timings are taken without it.
+    lie, and differs from one process to the next. It cost the same Adam loop from 1.2 to 1.6 times its time.
     """
     keep_when_freed, never_map = (-1, 2**31 - 1), (-4, 0)  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
     try:

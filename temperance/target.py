@@ -137,7 +137,7 @@ class Target:
 
     def initial_theta(self) -> Tensor:
         """θ of the network as it was given, and the initial values of what the likelihood learns."""
-        return self._with_extras(self.layout.flatten(self.network))
+        return self._with_extras(self.workspace.initial_theta.clone())
 
     def fresh_theta(self, seed: int) -> Tensor:
         """θ of a freshly initialised network."""

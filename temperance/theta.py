@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import ArgumentError, NetworkError
+from temperance.values import Value
 
 
-class Selector(ABC):
+class Selector(Value, ABC):
     """A rule that picks parameters of a network by looking at all of it."""
 
     @abstractmethod
@@ -31,7 +32,7 @@ class Selector(ABC):
         """Names of the parameters picked."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LastLayer(Selector):
     """The parameters of the last module, in order of registration, that has trainable ones of its own."""
 

@@ -42,6 +42,8 @@ class Workspace:
             if name in names:
                 parameter.requires_grad_(True)
         self.freeze_batch_norm = freeze_batch_norm
+        self.initial_theta = self.layout.flatten(self.network)  # as given: later runs start here too
+        self.initial_buffers = self._moving_buffers()
         self.learned: dict[str, Tensor] = {}
         self._attached: tuple[object, object, object] = (None, None, None)
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
@@ -56,6 +58,8 @@ class Workspace:
     def to(self, device: torch.device) -> None:
         """Move the network."""
         self.network.to(device)
+        self.initial_theta = self.initial_theta.to(device)
+        self.initial_buffers = {name: value.to(device) for name, value in self.initial_buffers.items()}
         self.detach()
 
     def set_training(self, training: bool) -> None:
@@ -76,7 +80,11 @@ class Workspace:
         return [name for name, m in self.network.named_modules() if isinstance(m, BATCH_NORMS)]
 
     def running_buffers(self) -> dict[str, Tensor]:
-        """Copies of the buffers that training changes: running statistics, and the vectors of spectral norms."""
+        """Copies, as they were given, of the buffers that training changes."""
+        return {name: value.clone() for name, value in self.initial_buffers.items()}
+
+    def _moving_buffers(self) -> dict[str, Tensor]:
+        """Running statistics, and the vectors of spectral norms."""
         found: dict[str, Tensor] = {}
         for prefix, module in self.network.named_modules():
             moving = getattr(module, "track_running_stats", False) and not (
@@ -89,7 +97,7 @@ class Workspace:
 
     def frozen_fingerprint(self) -> str:
         """A digest of everything that predictions depend on and θ does not hold: frozen parameters, fixed buffers."""
-        moving = set(self.running_buffers())
+        moving = set(self.initial_buffers)
         inside = {e.name for e in self.layout.network_entries}
         digest = hashlib.sha256()
         for name, value in [*self.network.named_parameters(), *self.network.named_buffers()]:
@@ -154,7 +162,7 @@ class Workspace:
             torch.manual_seed(seed)
             _reinitialise(self.network, "", values)
         kept = [e.name for e in self.layout.network_entries if e.name not in values]
-        own = dict(self.network.named_parameters())
+        own = self.layout.unflatten(self.initial_theta, "network")
         if len(kept) == len(self.layout.network_entries):
             raise NetworkError(
                 "an ensemble needs members that start apart, but no module of the network has `reset_parameters()`. "

@@ -123,7 +123,7 @@ class _Unnormalised(tp.GaussianPrior):
 
 
 def test_the_check_itself_can_fail():
-    with pytest.raises(CheckFailure, match="FAIL.*draws follow"):
+    with pytest.raises(CheckFailure, match=r"FAIL.*draws follow"):
         check_prior(_WrongSpread(0.8))
-    with pytest.raises(CheckFailure, match="FAIL.*integrates to one"):
+    with pytest.raises(CheckFailure, match=r"FAIL.*integrates to one"):
         check_prior(_Unnormalised(1.0))

@@ -145,7 +145,7 @@ class MAP(Inference[MAPState], Stackable):
         """Optimisers that treat each number alone, networks that can be batched and keep no running statistics."""
         return (
             optimise.is_elementwise(self.optimizer)
-            and not target.workspace.running_buffers()
+            and not target.workspace.initial_buffers
             and target.can_batch_training()
         )
 

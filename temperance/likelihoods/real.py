@@ -43,6 +43,10 @@ class RealLikelihood(Likelihood):
         """P(Z ≤ z)."""
         return torch.special.ndtr(z)
 
+    def standard_quantile(self, level: Tensor) -> Tensor:
+        """The inverse of :meth:`standard_cdf`."""
+        return torch.special.ndtri(level)
+
     def standard_variance(self) -> float:
         """Var z."""
         return 1.0
@@ -171,8 +175,10 @@ class Normal(HomoscedasticLikelihood):
         """The same."""
         return self.fisher(outputs, learned)
 
-    def perturb(self, y: Tensor, learned: Learned, temperature: float, rng: torch.Generator) -> Tensor:
-        """y + √T · scale · ε."""
+    def perturb(self, y: Tensor, learned: Learned, temperature: float, rng: torch.Generator) -> Tensor | None:
+        """y + √T · scale · ε, where the scale is given."""
+        if self.scale is None:
+            return None
         noise = torch.randn(y.shape, generator=rng, dtype=y.dtype, device=rng.device).to(y.device)
         return y + temperature**0.5 * self.noise_scale(y, learned) * noise
 
@@ -203,6 +209,11 @@ class StudentT(HomoscedasticLikelihood):
         """Student's distribution function."""
         values = scipy.special.stdtr(self.df, z.detach().double().cpu().numpy())
         return torch.as_tensor(values, dtype=z.dtype, device=z.device)
+
+    def standard_quantile(self, level: Tensor) -> Tensor:
+        """Student's quantiles."""
+        values = scipy.special.stdtrit(self.df, level.detach().double().cpu().numpy())
+        return torch.as_tensor(values, dtype=level.dtype, device=level.device)
 
     def standard_variance(self) -> float:
         """ν / (ν − 2), infinite for ν ≤ 2."""

@@ -10,12 +10,11 @@ from torch import Tensor
 from temperance.likelihoods.poisson import Poisson
 from temperance.likelihoods.real import RealLikelihood
 from temperance.predict.predictive import ValuePredictive, check_level
-from temperance.seeds import generator
 
 _BISECTIONS = 60  # halves a bracket below rounding in float64
-_NODES = 32  # Gauss–Hermite points for the entropy of one member
-_OUTER = 64  # members over which the entropy's outer expectation runs; all, if there are fewer
-_SAMPLES = 512  # draws for the entropy of several outputs
+_NODES = 32  # Gauss–Hermite points of one member's noise
+_OUTER = 64  # members over which the outer average of the mutual information runs; all, if there are fewer
+_SOBOL = 256  # quasi-random points of the noise where there are several outputs
 
 
 class RealPredictive(ValuePredictive):
@@ -60,39 +59,44 @@ class RealPredictive(ValuePredictive):
         return self._over_rows(solve)
 
     def entropy(self) -> Tensor:
-        """−E log p(y | x, D), by quadrature over each member's noise (for several outputs: by seeded sampling)."""
+        """The members' expected entropy, in closed form, plus the mutual information."""
+        return self.aleatoric() + self.mutual_information()
+
+    def mutual_information(self) -> Tensor:
+        """Σ_s w_s KL(p_s ‖ Σ w p): each member's divergence from the mixture, by quadrature over the member's noise.
+
+        The log ratio inside is bounded by −log w_s, so a few points do; it is exactly zero where members agree.
+        """
 
         def compute(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
             location = self._family.location(outputs).double()
             scale = self._family.noise_scale(outputs, learned).double().expand_as(location)
             weights = self.weights.double()
-            if location.shape[-1] == 1:
-                points, shares = self._quadrature(location)
-            else:
-                points, shares = self._samples(location)
-            members = torch.arange(len(weights), device=weights.device)
+            points, shares = self._noise_points(location)
+            members = torch.arange(len(weights))
             if len(members) > _OUTER:
-                members = torch.linspace(0, len(weights) - 1, _OUTER, device=weights.device).long()
+                members = torch.linspace(0, len(weights) - 1, _OUTER).long()
             outer = weights[members] / weights[members].sum()
             total = torch.zeros(location.shape[1], dtype=torch.float64, device=location.device)
             for member, weight in zip(members.tolist(), outer.tolist(), strict=True):
                 for z, share in zip(points, shares.tolist(), strict=True):
                     y = location[member] + scale[member] * z
                     log_p = (self._family.standard_log_density((y - location) / scale) - scale.log()).sum(-1)
-                    total -= weight * share * (log_p + weights.log().unsqueeze(-1)).logsumexp(0)
+                    mixed = (log_p + weights.log().unsqueeze(-1)).logsumexp(0)
+                    total += weight * share * (log_p[member] - mixed)
             return total.to(outputs.dtype)
 
         return self._over_rows(compute)
 
-    def _quadrature(self, location: Tensor) -> tuple[Tensor, Tensor]:
-        points, shares = self._family.quadrature(_NODES)
-        return torch.as_tensor(points, device=location.device), torch.as_tensor(shares)
-
-    def _samples(self, location: Tensor) -> tuple[Tensor, Tensor]:
-        count = max(1, _SAMPLES // min(len(location), _OUTER))
-        rng = generator(0, "entropy", device=location.device)
-        draws = self._family.standard_sample(location.new_empty(count, 1, location.shape[-1]), rng)
-        return draws, torch.full((count,), 1.0 / count)
+    def _noise_points(self, location: Tensor) -> tuple[Tensor, Tensor]:
+        """Points of the standard noise and their weights: a rule for one output, Sobol points for several."""
+        outputs = location.shape[-1]
+        if outputs == 1:
+            points, shares = self._family.quadrature(_NODES)
+            return torch.as_tensor(points, device=location.device), torch.as_tensor(shares)
+        uniform = torch.quasirandom.SobolEngine(outputs, scramble=True, seed=0).draw(_SOBOL, dtype=torch.float64)
+        made = self._family.standard_quantile(uniform.clamp(1e-9, 1 - 1e-9)).to(location.device)
+        return made, torch.full((_SOBOL,), 1.0 / _SOBOL)
 
 
 class CountPredictive(ValuePredictive):

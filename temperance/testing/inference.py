@@ -267,7 +267,7 @@ def _check_cost(report: Report, method: Inference[Any]) -> None:
     copies = _numbers_held(state, {}) / target.num_parameters
     report.add(
         "declared copies of θ",
-        copies <= declared.copies_of_theta + 0.25,
+        copies <= 1.05 * declared.copies_of_theta + 0.25,  # room for what grows with the data, such as noise on targets
         f"{copies:.2f} measured, {declared.copies_of_theta:g} declared",
     )
 

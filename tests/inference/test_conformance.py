@@ -1,0 +1,135 @@
+"""The table: every method has a row here and must pass the whole battery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import temperance as tp
+from temperance.inference.map import MAPState
+from temperance.posteriors import Gaussian, Point
+from temperance.testing import CheckFailure, check_inference, linear_gaussian
+
+
+class OwnOptimizer(torch.optim.SGD):
+    """An optimiser that the library does not know, so it gets tensors of the network's shapes."""
+
+
+MOMENTUM = {"momentum": 0.9}
+SGD = torch.optim.SGD
+FAST = tp.MAP(lr=0.1, optimizer=SGD, optimizer_args=MOMENTUM)
+
+TABLE = {
+    "MAP, SGD with momentum": (FAST, {"steps": 400}),
+    "MAP, Adam with a schedule": (
+        tp.MAP(lr=0.1, scheduler=torch.optim.lr_scheduler.ExponentialLR, scheduler_args={"gamma": 0.9985}),
+        {"steps": 5000},
+    ),
+    "MAP, L-BFGS": (tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), {"steps": 40}),
+    "MAP, the user's own optimiser": (
+        tp.MAP(lr=0.1, optimizer=OwnOptimizer, optimizer_args=MOMENTUM),
+        {"steps": 400},
+    ),
+    "Ensemble, batched": (tp.Ensemble(FAST, 3, batched=True), {"steps": 3}),
+    "Ensemble, one after another": (tp.Ensemble(FAST, 3, batched=False), {"steps": 3}),
+    "Ensemble of ensembles": (tp.Ensemble(tp.Ensemble(FAST, 2), 2), {"steps": 3}),
+    "Anchored": (tp.Anchored(FAST), {"steps": 150, "draws": 600}),
+    "Ensemble of Anchored": (tp.Ensemble(tp.Anchored(FAST), 3), {"steps": 3}),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_conformance(name):
+    method, options = TABLE[name]
+    check_inference(method, **options)
+
+
+def test_every_exported_method_has_a_row():
+    exported = {v for v in vars(tp).values() if isinstance(v, type) and issubclass(v, tp.Inference)} - {tp.Inference}
+    assert exported <= {type(method) for method, _ in TABLE.values()}
+
+
+# Methods made wrong on purpose: the battery has to find each of them out.
+
+
+@dataclass(frozen=True, eq=False)
+class _HalfTheNoise(tp.Anchored):
+    def _anchor(self, target, rng):
+        return super()._anchor(target, rng) * 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class _Transposed(tp.MAP):
+    """Right mean, right variances, but the covariance's off-diagonal blocks are those of the transposed matrix."""
+
+    exact = tp.Exactness.POSTERIOR
+
+    def posterior(self, target, state, data):
+        problem = linear_gaussian()
+        order = torch.arange(len(problem.mean))
+        order[4:10] = order[4:10].view(2, 3).T.reshape(-1)
+        wrong = problem.covariance[order][:, order] * target.temperature
+        return Gaussian(problem.mean, tp.linalg.DenseCovariance(wrong))
+
+
+@dataclass(frozen=True, eq=False)
+class _GlobalNoise(tp.MAP):
+    def step(self, target, state, batch):
+        state, info = super().step(target, state, batch)
+        state.theta += 1e-6 * torch.rand((), generator=torch.default_generator).double() * id(state) % 7
+        return state, info
+
+
+@dataclass(frozen=True, eq=False)
+class _Forgetful(tp.MAP):
+    """Its state leaves out something that the next step needs."""
+
+    def step(self, target, state, batch):
+        state, info = super().step(target, state, batch)
+        state.__dict__["velocity"] = state.__dict__.get("velocity", 0.0) + 0.01
+        state.theta += state.__dict__["velocity"]
+        return state, info
+
+
+@dataclass(frozen=True, eq=False)
+class _Silent(tp.MAP):
+    def _judge(self, state, loss):
+        return tp.status.OK
+
+    def posterior(self, target, state, data):
+        return Point(state.theta.nan_to_num(0.0).clone())
+
+
+@dataclass(frozen=True, eq=False)
+class _Dear(tp.MAP):
+    def step(self, target, state, batch):
+        target.gradient(state.theta, batch, state.grad, state.buffers)
+        state.hoard = getattr(state, "hoard", state.theta.clone())
+        return super().step(target, state, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class _Greedy(tp.MAP):
+    def init(self, target, theta, rng):
+        state = super().init(target, theta, rng)
+        return MAPState(**{**vars(state), "best_buffers": {"hoard": state.theta.expand(5, -1).clone()}})
+
+
+WRONG = {
+    "half the noise": (_HalfTheNoise(FAST), "covariance", {"steps": 150, "draws": 500}),
+    "a missing transpose": (_Transposed(lr=0.1), "covariance", {"steps": 2}),
+    "one step too few": (tp.MAP(lr=0.01, optimizer=SGD), "a point at", {"steps": 50}),
+    "hidden state": (_Forgetful(lr=0.1), "bit for bit", {"steps": 2}),
+    "silent NaN": (_Silent(lr=0.1), "NaN", {"steps": 2}),
+    "two gradients a step": (_Dear(lr=0.1), "gradients a step", {"steps": 2}),
+    "five more copies": (_Greedy(lr=0.1), "copies", {"steps": 2}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_battery_finds_what_is_wrong(name):
+    method, word, options = WRONG[name]
+    with pytest.raises(CheckFailure, match=f"FAIL [^\n]*{word}"):
+        check_inference(method, **options)
