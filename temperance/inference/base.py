@@ -35,9 +35,9 @@ class Exactness(Enum):
     :func:`temperance.testing.check_inference`."""
 
     MEAN = "a point at μ"
-    POSTERIOR = "draws or a Gaussian with mean μ and covariance T Λ⁻¹"
+    POSTERIOR = "mean μ, covariance T Λ⁻¹"
     DIAGONAL = "mean μ, variances T / Λᵢᵢ"
-    APPROXIMATE = "nothing in closed form"
+    APPROXIMATE = "–"
 
 
 @dataclass(frozen=True)
