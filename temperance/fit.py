@@ -40,6 +40,7 @@ def fit(
     held_out: Any = None,
     checkpoint: str | Path | None = None,
     every: int | None = None,
+    compile: bool = False,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Fitted:
@@ -58,6 +59,7 @@ def fit(
         checkpoint: a folder. The run is saved there as it goes, and if there is one already it goes on from there, bit
             for bit as if it had never stopped.
         every: steps between checkpoints; an epoch unless told.
+        compile: compile gradients with ``torch.compile`` (see :meth:`Target.compile`): for long runs of small networks.
         progress: show a progress bar; ``None`` shows it on a terminal.
         throw: raise :class:`NumericalError` when the run fails; otherwise look at ``fitted.info.status``.
 
@@ -80,10 +82,13 @@ def fit(
     rows = len(prepared) if method.reads == "full" else batch_size
     per_epoch = prepared.steps_per_epoch(rows)
     total = _total_steps(method, epochs, steps, per_epoch)
+    if compile and not target.is_compiled:
+        target.compile()
     theta = None if start is None else target.theta_of(start)
     run = {
         "seed": seed,
         "batch_size": batch_size,
+        "compile": target.is_compiled,
         "data": whole.fingerprint(),
         "num_data": len(whole),
         "held_out": None if held is None else held.fingerprint(),

@@ -53,8 +53,8 @@ def write_page(folder: Path, results: Sequence[Any], figures: Mapping[str, str],
         f"<p>{html.escape(summary)}</p><div class='wide'><table><thead><tr><th scope='col'>method</th>{head}</tr>"
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
         "<p class='small'>Log-loss in nats per example on test digits, on noisy ones, and on the regression set "
-        "diabetes; ECE with 15 bins; OOD: AUROC of the entropy for pixel-shuffled images; gradients and time relative to "
-        "MAP. "
+        "diabetes; ECE with 15 bins; OOD: AUROC of the entropy for pixel-shuffled images; gradients and time relative "
+        "to MAP. "
         f"Settings: {html.escape(str(dict(settings)))}; temperance {tp.__version__}.</p>"
         f"{''.join(plots)}</body></html>"
     )

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from temperance.errors import ArgumentError
-from temperance.likelihoods.base import Likelihood
+from temperance.likelihoods import Likelihood, Poisson, RealLikelihood
 from temperance.posteriors.base import check_count
 from temperance.predict.source import Block, OutputSource
 from temperance.seeds import check_seed, generator
+
+_SLICE = 2**18  # numbers worked on at once
+Statistic = Callable[[Tensor, dict[str, Tensor]], Tensor]
 
 
 class Predictive(ABC):
@@ -44,13 +47,25 @@ class Predictive(ABC):
         """S, how many settings of θ are averaged."""
         return len(self.source)
 
-    def _over_rows(self, function: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> Tensor:
+    def _over_rows(self, function: Statistic) -> Tensor:
         """``function`` of (outputs S × b × C, learned) for each block, joined along rows (the result's first dim)."""
         return torch.cat([function(outputs, learned) for _, outputs, learned in self.source.blocks()])
 
-    def _average(self, values: Tensor) -> Tensor:
-        """Σ_s w_s values_s over the first dimension."""
-        return torch.tensordot(self.weights, values, dims=1)
+    def _slices(self, outputs: Tensor) -> Iterator[slice]:
+        """Ranges of draws small enough that what is computed of them stays in the processor's cache."""
+        step = max(1, _SLICE // max(1, outputs[0].numel()))
+        for start in range(0, len(outputs), step):
+            yield slice(start, start + step)
+
+    def _average(self, function: Statistic, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+        """Σ_s w_s function(outputs_s), over the first dimension."""
+        total: Tensor | None = None
+        for part in self._slices(outputs):
+            values = function(outputs[part], {name: value[part] for name, value in learned.items()})
+            added = torch.tensordot(self.weights[part], values, dims=1)
+            total = added if total is None else total + added
+        assert total is not None
+        return total
 
     def _targets(self, y: Any) -> Tensor:
         tensor = torch.as_tensor(y).to(self.source.target.device)
@@ -60,7 +75,11 @@ class Predictive(ABC):
 
     def _member_log_prob(self, y: Tensor, block: Block) -> Tensor:
         rows, outputs, learned = block
-        return self.likelihood.log_prob(outputs, y[rows], learned)
+        parts = []
+        for part in self._slices(outputs):
+            chosen = {name: value[part] for name, value in learned.items()}
+            parts.append(self.likelihood.log_prob(outputs[part], y[rows], chosen))
+        return torch.cat(parts)
 
     def log_prob(self, y: Any) -> Tensor:
         """log p(y | x, D) per row: log Σ_s w_s p(y | x, θ_s)."""
@@ -82,18 +101,18 @@ class Predictive(ABC):
 
     def mean(self) -> Tensor:
         """E[y | x, D]: rows × outputs."""
-        return self._over_rows(lambda out, learned: self._average(self.likelihood.mean(out, learned)))
+        return self._over_rows(lambda out, learned: self._average(self.likelihood.mean, out, learned))
 
     def aleatoric_variance(self) -> Tensor:
         """E_θ Var[y | x, θ]."""
-        return self._over_rows(lambda out, learned: self._average(self.likelihood.variance(out, learned)))
+        return self._over_rows(lambda out, learned: self._average(self.likelihood.variance, out, learned))
 
     def epistemic_variance(self) -> Tensor:
         """Var_θ E[y | x, θ]."""
 
         def spread(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            means = self.likelihood.mean(outputs, learned)
-            return self._average((means - self._average(means)).square())
+            centre = self._average(self.likelihood.mean, outputs, learned)
+            return self._average(lambda o, k: (self.likelihood.mean(o, k) - centre).square(), outputs, learned)
 
         return self._over_rows(spread)
 
@@ -103,7 +122,7 @@ class Predictive(ABC):
 
     def aleatoric(self) -> Tensor:
         """E_θ H[y | x, θ] in nats, per row: noise that no amount of data removes."""
-        return self._over_rows(lambda out, learned: self._average(self.likelihood.entropy(out, learned)))
+        return self._over_rows(lambda out, learned: self._average(self.likelihood.entropy, out, learned))
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -188,9 +207,14 @@ class ValuePredictive(Predictive):
         """The standard deviation of the members' means: what more data would remove."""
         return self.epistemic_variance().sqrt()
 
-    @abstractmethod
     def cdf(self, y: Any) -> Tensor:
         """P(Y ≤ y | x, D), rows × outputs."""
+        target = self._targets(y)
+        parts = []
+        for rows, outputs, learned in self.source.blocks():
+            member = partial(_member_cdf, self.likelihood, target[rows])
+            parts.append(self._average(member, outputs, learned))
+        return torch.cat(parts)
 
     @abstractmethod
     def quantile(self, level: float) -> Tensor:
@@ -200,6 +224,11 @@ class ValuePredictive(Predictive):
         """Central predictive interval of y: (low, high), rows × outputs."""
         tail = (1 - check_level(level)) / 2
         return self.quantile(tail), self.quantile(1 - tail)
+
+
+def _member_cdf(likelihood: Likelihood, y: Tensor, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+    assert isinstance(likelihood, RealLikelihood | Poisson)
+    return likelihood.cdf(outputs, y, learned)
 
 
 def check_level(level: object, argument: str = "level") -> float:

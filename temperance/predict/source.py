@@ -11,9 +11,10 @@ from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.posteriors.base import Nodes
 from temperance.target import Target
 
-_BLOCK_BYTES = 2**26  # outputs of all nodes for one block of rows
+_BLOCK_BYTES = 2**25  # outputs of all nodes for one block of rows
 _THETA_BYTES = 2**26  # settings of θ held at once
-_KEEP_BYTES = 2**28  # outputs are kept up to this size, and made anew each time beyond it
+_KEEP_BYTES = 2**26  # outputs are kept up to this size, and made anew each time beyond it
+_PASSES = 2**16  # draws × rows through the network at once, for the activations in between take memory too
 _ROWS = 1024  # rows through the network at once: enough to be efficient, few enough that activations stay small
 
 Block = tuple[slice, Tensor, dict[str, Tensor]]
@@ -37,12 +38,16 @@ class OutputSource:
         self._block = max(1, min(self.rows, _BLOCK_BYTES // size))
         self._kept: list[Block] | None = [] if size * self.rows <= keep_bytes else None
         self._complete = False
+        self._memory: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def blocks(self) -> Iterator[Block]:
-        """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows."""
+        """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows.
+
+        The outputs of a block may be overwritten by the next one: use them, or copy them, before going on.
+        """
         if self._complete and self._kept is not None:
             yield from self._kept
             return
@@ -58,8 +63,16 @@ class OutputSource:
     def _compute(self, rows: slice) -> Block:
         target, total = self.target, len(self._nodes)
         count = rows.stop - rows.start
-        at_once = max(1, min(total, _THETA_BYTES // max(1, target.layout.size * target.layout.dtype.itemsize)))
-        outputs = torch.empty(total, count, self.num_outputs, dtype=target.layout.dtype, device=target.device)
+        by_theta = _THETA_BYTES // max(1, target.layout.size * target.layout.dtype.itemsize)
+        at_once = max(1, min(total, by_theta, _PASSES // min(count, self.batch_size)))
+        shape = (total, count, self.num_outputs)
+        if self._kept is None:  # one piece of memory for all blocks: what was made of a block is used before the next
+            if self._memory is None:
+                size = total * self._block * self.num_outputs
+                self._memory = torch.empty(size, dtype=target.layout.dtype, device=target.device)
+            outputs = self._memory[: total * count * self.num_outputs].view(shape)
+        else:
+            outputs = torch.empty(shape, dtype=target.layout.dtype, device=target.device)
         learned: list[dict[str, Tensor]] = []
         with torch.no_grad():
             for low in range(0, total, at_once):

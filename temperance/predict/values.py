@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,12 +23,6 @@ class RealPredictive(ValuePredictive):
     @property
     def _family(self) -> RealLikelihood:
         return cast(RealLikelihood, self.likelihood)
-
-    def cdf(self, y: Any) -> Tensor:
-        """See :class:`ValuePredictive`."""
-        target = self._targets(y)
-        blocks = self.source.blocks()
-        return torch.cat([self._average(self._family.cdf(out, target[rows], learned)) for rows, out, learned in blocks])
 
     def quantile(self, level: float) -> Tensor:
         """Bisection on the mixture's distribution function."""
@@ -105,12 +99,6 @@ class CountPredictive(ValuePredictive):
     @property
     def _family(self) -> Poisson:
         return cast(Poisson, self.likelihood)
-
-    def cdf(self, y: Any) -> Tensor:
-        """See :class:`ValuePredictive`."""
-        target = self._targets(y)
-        blocks = self.source.blocks()
-        return torch.cat([self._average(self._family.cdf(out, target[rows], learned)) for rows, out, learned in blocks])
 
     def quantile(self, level: float) -> Tensor:
         """The smallest whole number whose distribution function reaches ``level``."""
