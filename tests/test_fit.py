@@ -66,7 +66,9 @@ def test_divergence_is_said_and_nothing_is_lost(tmp_path):
     x, y = torch.randn(50, 2) * 100, torch.randn(50, 1)
     problem = tp.Target(nn.Linear(2, 1), tp.Normal(1.0), tp.GaussianPrior(1.0))
     method = tp.MAP(lr=0.1, optimizer=torch.optim.SGD)
-    with pytest.raises(NumericalError, match=r"MAP stopped after \d+ of 500 steps: .*Lower the learning rate") as caught:
+    with pytest.raises(
+        NumericalError, match=r"MAP stopped after \d+ of 500 steps: .*Lower the learning rate"
+    ) as caught:
         tp.fit(problem, method, (x, y), epochs=500, checkpoint=tmp_path / "run")
     assert torch.isfinite(caught.value.fitted.posterior.theta).all()
     kept = tp.fit(problem, method, (x, y), epochs=500, throw=False)

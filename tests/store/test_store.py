@@ -51,7 +51,9 @@ def test_saved_and_loaded_predictions_are_the_same_bit_for_bit(tmp_path):
     [
         tp.GaussianPrior(tp.FanIn(2.0)),
         tp.GaussianPrior(torch.linspace(0.5, 2, 68)),
-        tp.PerLayer({"*.bias": tp.LaplacePrior(0.5), "*": tp.MixturePrior((tp.GaussianPrior(1.0), tp.StudentTPrior()))}),
+        tp.PerLayer(
+            {"*.bias": tp.LaplacePrior(0.5), "*": tp.MixturePrior((tp.GaussianPrior(1.0), tp.StudentTPrior()))}
+        ),
     ],
     ids=["fan-in", "tensor", "composed"],
 )

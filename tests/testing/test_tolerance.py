@@ -61,7 +61,9 @@ def test_golden_numbers_of_the_conjugate_problem():
     assert problem.mean.tolist() == pytest.approx([0, 0.770490361, 0], abs=1e-8)
     variances = [0.0022739457, 0.0024485354, 0.0076966489]
     assert problem.covariance.diagonal().tolist() == pytest.approx(variances, abs=1e-9)
-    assert (1 / problem.precision.diagonal()).tolist() == pytest.approx([0.000999001, 0.0024485354, 0.0033813296], abs=1e-9)
+    assert (1 / problem.precision.diagonal()).tolist() == pytest.approx(
+        [0.000999001, 0.0024485354, 0.0033813296], abs=1e-9
+    )
 
 
 def test_problems_are_not_symmetric():
