@@ -68,7 +68,8 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _methods(options: argparse.Namespace) -> int:
     table = Table(title="Methods")
-    for heading in ("method", "exact on a linear-Gaussian model", "gradients a step", "copies of θ", "reads"):
+    table.add_column("method", no_wrap=True)
+    for heading in ("exact on a linear-Gaussian model", "gradients a step", "copies of θ", "reads"):
         table.add_column(heading)
     for make in (tp.MAP, tp.Anchored, lambda: tp.Ensemble(tp.MAP(), 5)):
         method = make()

@@ -1,7 +1,7 @@
 """Rows, batches and data sets."""
 
 from temperance.data.catalog import DataSetEntry, Verification, data_home, list_data_sets, load, load_all, verify
-from temperance.data.corrupt import CORRUPTIONS, corrupt
+from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.data import Batch, Data, DataInfo
 
 __all__ = [

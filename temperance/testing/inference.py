@@ -41,7 +41,8 @@ def check_inference(
     draws to judge a covariance by.
 
     >>> import temperance as tp
-    >>> report = check_inference(tp.MAP(lr=0.05, optimizer=torch.optim.SGD), steps=1500)
+    >>> method = tp.MAP(lr=0.1, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
+    >>> report = check_inference(method, steps=300)
     >>> report.passed
     True
     """

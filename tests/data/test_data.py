@@ -92,7 +92,7 @@ def test_ragged_batches_leave_the_log_density_unbiased():
     theta = target.initial_theta()
     whole = float(target.log_density(theta, data))
     last = []
-    for seed in range(4000):
+    for seed in range(1500):
         estimates = [(b.size, float(target.log_density(theta, b))) for b in data.batches(4, seed=seed)]
         assert [size for size, _ in estimates] == [4, 4, 3]
         last.append(estimates[-1][1])
@@ -100,7 +100,7 @@ def test_ragged_batches_leave_the_log_density_unbiased():
             assert sum(size * value for size, value in estimates) / 11 == pytest.approx(whole, rel=1e-12)
     error = np.std(last) / len(last) ** 0.5
     assert abs(np.mean(last) - whole) < 5 * error
-    assert error < 0.02 * abs(whole)  # a batch weighed by the nominal size 4 would be off by a quarter
+    assert error < 0.04 * abs(whole)  # a batch weighed by the nominal size 4 would be off by a quarter
 
 
 def test_hold_out_and_subset():

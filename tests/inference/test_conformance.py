@@ -25,7 +25,7 @@ TABLE = {
     "MAP, SGD with momentum": (FAST, {"steps": 400}),
     "MAP, Adam with a schedule": (
         tp.MAP(lr=0.1, scheduler=torch.optim.lr_scheduler.ExponentialLR, scheduler_args={"gamma": 0.9985}),
-        {"steps": 5000},
+        {"steps": 5000, "temperatures": (1.0,)},
     ),
     "MAP, L-BFGS": (tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), {"steps": 40}),
     "MAP, the user's own optimiser": (

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from temperance.data import corrupt as module
+from temperance.data import corruptions as module
 from temperance.data.catalog import load
-from temperance.data.corrupt import CORRUPTIONS, corrupt
+from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.errors import ArgumentError, DataError
 
 KINDS = list(CORRUPTIONS)
