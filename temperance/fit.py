@@ -22,7 +22,7 @@ from temperance.fitted import Fitted, RunInfo, check_same_network, describe, loa
 from temperance.inference.base import Inference, NeedsData
 from temperance.progress import ProgressBar
 from temperance.seeds import check_seed, derive_seed, generator
-from temperance.status import INTERRUPTED, OK, Status
+from temperance.status import INTERRUPTED, OK, UNFINISHED, Status
 from temperance.target import Target
 from temperance.values import encode, fingerprint, restore
 
@@ -140,6 +140,8 @@ class _Loop:
         resumable = self.path is not None and (self.path / store.run.MANIFEST).is_file()
         if not resumable:
             self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
+            if self.path is not None:
+                self.save()  # a folder that cannot be written to is found out now, not after the first epoch
             return
         assert self.path is not None
         saved = store.open_run(self.path)
@@ -256,6 +258,8 @@ class _Loop:
             manifest = describe(_Described(self.target, self.info, self.method, self.seed, self.settings))  # type: ignore[arg-type]
         manifest["finished"] = self.total if finished else None
         manifest["info"] = asdict(self.info)
+        if self.info.status is OK and not finished:
+            manifest["info"]["status"] = asdict(UNFINISHED)
         store.write_run(self.path, manifest, parts)
 
     def finish(self, status: Status, throw: bool) -> Fitted:

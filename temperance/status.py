@@ -40,4 +40,9 @@ INTERRUPTED = Status(
     "the run was interrupted; what was learned so far is kept.",
     "Call fit again with the same checkpoint to go on.",
 )
+UNFINISHED = Status(
+    "unfinished",
+    "the run is under way, or was killed; this is what it had learned by its last checkpoint.",
+    "Call fit again with the same checkpoint to go on.",
+)
 EARLY_STOPPED = Status("early-stopped", "the held-out score stopped improving; the best weights are kept.")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import temperance as tp
-from benchmarks.harness import Goal, Job, Round
+from benchmarks.harness import Goal, Job, Round, Script
 from temperance.data import Data
 from temperance.fit import _Loop
 from temperance.seeds import generator
@@ -109,7 +109,16 @@ JOBS = [
         "map-mlp",
         "A step of fit with MAP (Adam) on a 784-512-512-10 MLP, batch 128; the floor is a hand-written loop.",
         map_job(lambda: tp.nn.MLP(784, [512, 512], 10), images(4096, 784), 20),
-        goals=(Goal("ours", "floor", at_most=1.15),),
+        peers={
+            "posteriors": Script(
+                "peer_scripts/posteriors_step.py",
+                "step",
+                environment="torch-peers",
+                arguments={"network": "mlp", "method": "adam", "steps": 20},
+                versions=("torch", "posteriors"),
+            )
+        },
+        goals=(Goal("ours", "floor", at_most=1.15), Goal("posteriors", "ours", at_least=1.0)),
         unit="step",
         units=20,
         rounds=25,

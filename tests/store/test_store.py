@@ -250,6 +250,19 @@ def test_another_run_does_not_resume_here(tmp_path, change, message):
         run(**change)
 
 
+def test_a_checkpoint_that_cannot_be_written_is_found_out_before_training(tmp_path):
+    steps = []
+
+    class Counting(tp.MAP):
+        def step(self, target, state, batch):
+            steps.append(1)
+            return super().step(target, state, batch)
+
+    with pytest.raises(StoreError, match="could not be written"):
+        tp.fit(target_of(), Counting(), (X, Y), epochs=1, checkpoint="/proc/temperance/run")
+    assert not steps
+
+
 def test_a_saved_result_is_no_checkpoint(tmp_path):
     fitted_run().save(tmp_path / "run")
     with pytest.raises(MismatchError, match="written by `save`"):
@@ -295,6 +308,7 @@ def test_a_process_killed_at_any_instant_leaves_a_loadable_run_that_resumes_exac
             kills += 1
         process.wait()
         loaded = tp.load(run, net)  # whatever happened, this is a run
+        assert loaded.info.status.code in ("unfinished", "ok")
         assert torch.isfinite(loaded.predict(torch.randn(2, 3)).probs).all()
         if loaded.info.steps == steps:
             break
