@@ -9,6 +9,9 @@ fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=1e-3), 5), train, epochs=20)
 fitted.predict(test.x).probs
 """
 
+import importlib
+from typing import Any
+
 from temperance import data, errors, linalg, nn, posteriors, scores, status
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
@@ -18,6 +21,14 @@ from temperance.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, 
 from temperance.target import Target
 from temperance.theta import Layout, biases, last_layer
 from temperance.version import __version__
+
+
+def __getattr__(name: str) -> Any:
+    """``temperance.testing`` is for writers of methods; it is imported when it is asked for."""
+    if name == "testing":
+        return importlib.import_module("temperance.testing")
+    raise AttributeError(f"module 'temperance' has no attribute {name!r}")
+
 
 __all__ = [
     "MAP",

@@ -28,7 +28,9 @@ class MissingDataSetError(TemperanceError, FileNotFoundError):
 
 
 class StoreError(TemperanceError, OSError):
-    """A run could not be written or read."""
+    """A run could not be written or read. ``fitted`` holds the result where a finished run could not be saved."""
+
+    fitted: object | None = None
 
 
 class CorruptRunError(StoreError):

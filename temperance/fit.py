@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import signal
 import threading
 import time
@@ -17,14 +18,31 @@ from torch import Tensor, nn
 
 from temperance import store
 from temperance.data.data import Batch, Data, check_batch_size
-from temperance.errors import ArgumentError, MismatchError, NumericalError
-from temperance.fitted import Fitted, RunInfo, check_same_network, describe, load, target_part, value_part
+from temperance.errors import ArgumentError, DataError, MismatchError, NumericalError, StoreError
+from temperance.fitted import (
+    Fitted,
+    RunInfo,
+    check_same_network,
+    describe,
+    load,
+    target_part,
+    target_settings,
+    value_part,
+)
 from temperance.inference.base import Inference, NeedsData
 from temperance.progress import ProgressBar
 from temperance.seeds import check_seed, derive_seed, generator
 from temperance.status import INTERRUPTED, OK, UNFINISHED, Status
 from temperance.target import Target
-from temperance.values import encode, fingerprint, restore
+from temperance.values import fingerprint, restore
+
+_DIGESTS = {
+    "method": "the method",
+    "target": "the target (likelihood, prior, temperature or subset)",
+    "data": "the data",
+    "held_out": "the held-out data",
+    "start": "the start",
+}
 
 
 def fit(
@@ -69,16 +87,19 @@ def fit(
         raise ArgumentError(f"`target` must be a temperance Target; got {type(target).__name__}.")
     if not isinstance(method, Inference):
         raise ArgumentError(f"`method` must be a temperance method such as MAP(); got {type(method).__name__}.")
-    check_seed(seed)
-    check_batch_size(batch_size)
+    seed, batch_size = check_seed(seed), check_batch_size(batch_size)
+    settings = _fingerprints(target, method)
     whole = Data.of(data)
     held: Data | None = None
     if isinstance(held_out, float):
         whole, held = whole.hold_out(held_out, seed=seed)
     elif held_out is not None:
         held = Data.of(held_out, "held_out")
+    if method.needs_held_out and held is None:
+        raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
     prepared = target.prepare(whole).to(target.device)
     held = None if held is None else target.prepare(held, "held_out").to(target.device)
+    _check_batch_norm(target, len(prepared), batch_size)
     rows = len(prepared) if method.reads == "full" else batch_size
     per_epoch = prepared.steps_per_epoch(rows)
     total = _total_steps(method, epochs, steps, per_epoch)
@@ -86,6 +107,7 @@ def fit(
         target.compile()
     theta = None if start is None else target.theta_of(start)
     run = {
+        **settings,
         "seed": seed,
         "batch_size": batch_size,
         "compile": target.is_compiled,
@@ -94,7 +116,8 @@ def fit(
         "held_out": None if held is None else held.fingerprint(),
         "start": None if theta is None else fingerprint(theta),
     }
-    loop = _Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every or per_epoch)
+    every = per_epoch if every is None else every
+    loop = _Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))
         loop.prepare(theta)
@@ -132,6 +155,7 @@ class _Loop:
         self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})
         self.epoch_loss: list[float] = [0.0, 0.0]  # sum and count within the epoch under way
         self.finished: Fitted | None = None
+        self.torn = False
 
     # ------------------------------------------------------------------ before the first step
 
@@ -156,7 +180,8 @@ class _Loop:
             raise MismatchError(
                 f"the checkpoint {str(self.path)!r} has made {info['steps']} steps, more than the {self.total} wanted."
             )
-        if info["status"]["code"] in ("ok", "early-stopped") and saved.manifest["finished"] == self.total:
+        done = saved.manifest["finished"] is not None
+        if done and (info["status"]["code"] == "early-stopped" or saved.manifest["finished"] == self.total):
             self.finished = load(self.path, self.target.network, target=self.target)
             return
         self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
@@ -173,13 +198,8 @@ class _Loop:
     def _check_same_run(self, saved: store.Run) -> None:
         check_same_network(saved, self.target)
         then = dict(saved.manifest["run"])
-        differences = [
-            f"{key} ({then.get(key)!r}, now {now!r})" for key, now in self.settings.items() if then[key] != now
-        ]
-        if saved.manifest["method"] != encode(self.method, {}):
-            differences.append("the method")
-        if saved.form("target") != target_part(self.target)["target"][0]:
-            differences.append("the target (likelihood, prior or temperature)")
+        changed = [key for key, now in self.settings.items() if then.get(key) != now]
+        differences = [_DIGESTS.get(key) or f"{key} ({then.get(key)!r}, now {self.settings[key]!r})" for key in changed]
         if differences:
             raise MismatchError(
                 f"the checkpoint {str(self.path)!r} belongs to another run; these differ: {'; '.join(differences)}. "
@@ -210,6 +230,7 @@ class _Loop:
             except KeyboardInterrupt:
                 if self.info.steps == 0:
                     raise
+                self.torn = True  # it may have come in the middle of a step: the last checkpoint is the one to trust
                 return INTERRUPTED
         return OK
 
@@ -271,8 +292,12 @@ class _Loop:
         except NumericalError:
             if status.ok:
                 raise
-        if self.path is not None:
-            self.save(fitted, finished=status.ok and status is not INTERRUPTED)
+        if self.path is not None and fitted is not None and not self.torn:
+            try:
+                self.save(fitted, finished=status.ok and status is not INTERRUPTED)
+            except StoreError as error:
+                error.fitted = fitted  # the disk failed, not the run: nothing that was learned is lost
+                raise
         if not status.ok and (throw or fitted is None):
             where = f" after {self.info.steps} of {self.total} steps"
             raise NumericalError(f"{type(self.method).__name__} stopped{where}: {status}", fitted)
@@ -313,6 +338,29 @@ class _GracefulInterrupt:
             signal.signal(signal.SIGINT, self._before)
 
 
+def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:
+    """Digests of method and target, which also shows now, and not after the run, whether they can be written down."""
+    found = {}
+    for name, value in (("method", lambda: method), ("target", lambda: target_settings(target))):
+        try:
+            found[name] = fingerprint(value())
+        except TypeError as error:
+            raise ArgumentError(
+                f"`{name}` must be made of numbers, tensors, classes and functions, so that it can be saved: {error}."
+            ) from error
+    return found
+
+
+def _check_batch_norm(target: Target, rows: int, batch_size: int) -> None:
+    """Batch norm cannot train on a single row."""
+    last = rows % min(batch_size, rows) or min(batch_size, rows)
+    if last == 1 and target.workspace.batch_norm_names():
+        raise ArgumentError(
+            f"`batch_size` {batch_size} leaves a last batch of one row out of {rows}, and batch norm cannot train on "
+            "that; choose another."
+        )
+
+
 def _total_steps(method: Inference[Any], epochs: int | None, steps: int | None, per_epoch: int) -> int:
     if epochs is not None and steps is not None:
         raise ArgumentError("give `epochs` or `steps`, not both.")
@@ -323,6 +371,6 @@ def _total_steps(method: Inference[Any], epochs: int | None, steps: int | None, 
             )
         return method.default_steps
     name, count = ("epochs", epochs) if epochs is not None else ("steps", steps)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
         raise ArgumentError(f"`{name}` must be a positive integer; got {count!r}.")
-    return count * per_epoch if name == "epochs" else count
+    return int(count) * per_epoch if name == "epochs" else int(count)

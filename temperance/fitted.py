@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from temperance import scores, store
 from temperance.data.data import Data
 from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.likelihoods import Categorical, Normal
 from temperance.posteriors import Mixture, Posterior
-from temperance.predict import ClassPredictive, Predictive, RealPredictive, predict
+from temperance.predict import ClassPredictive, Predictive, predict
 from temperance.status import OK, Status
 from temperance.target import Target
 from temperance.theta import Layout
@@ -61,17 +62,17 @@ class Fitted:
         known = Data.of(data)
         predictive = self.predict(known.x, draws=draws)
         found = {"log_loss": -float(predictive.log_prob(known.y).double().mean())}
-        if isinstance(predictive, ClassPredictive) and predictive.probs.shape[1] > 1 and known.y.dim() == 1:
-            probs = predictive.probs
-            found["accuracy"] = scores.accuracy(probs, known.y)
-            found["brier"] = scores.brier(probs, known.y)
-            found["ece"] = scores.ece(probs, known.y).value
+        if isinstance(predictive, ClassPredictive) and isinstance(self.target.likelihood, Categorical):
+            probs, labels = predictive.probs, known.y.reshape(-1)
+            found["accuracy"] = scores.accuracy(probs, labels)
+            found["brier"] = scores.brier(probs, labels)
+            found["ece"] = scores.ece(probs, labels).value
         elif not isinstance(predictive, ClassPredictive):
             y = known.y if known.y.dim() == 2 else known.y.unsqueeze(-1)
             found["rmse"] = scores.rmse(predictive.mean(), y)
             low, high = predictive.interval(0.9)
             found["coverage_90"] = scores.interval_coverage(low, high, y).coverage
-            if isinstance(predictive, RealPredictive) and predictive.num_draws == 1:
+            if isinstance(self.target.likelihood, Normal) and predictive.num_draws == 1:
                 found["crps"] = scores.gaussian_crps(predictive.mean(), predictive.std(), y)
         return found
 
@@ -81,6 +82,10 @@ class Fitted:
         if isinstance(posterior, Mixture):
             if component is None:
                 raise ArgumentError("`component` must be given: the average of a mixture's weights is no good network.")
+            if not isinstance(component, int) or not 0 <= component < len(posterior.components):
+                raise ArgumentError(
+                    f"`component` must be from 0 to {len(posterior.components) - 1}; got {component!r}."
+                )
             posterior = posterior.components[component]
         theta: Tensor = posterior.mean  # type: ignore[attr-defined]
         made = copy.deepcopy(self.target.network)
@@ -115,6 +120,7 @@ def describe(fitted: Fitted) -> dict[str, Any]:
     return {
         "layout": fitted.target.layout.describe(),
         "frozen": fitted.target.workspace.frozen_fingerprint(),
+        "moving": sorted(fitted.target.workspace.initial_buffers),
         "method": method,
         "seed": fitted.seed,
         "info": info,
@@ -122,9 +128,9 @@ def describe(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def target_part(target: Target) -> dict[str, tuple[Any, Tensors]]:
-    """The target's settings as a part of a run."""
-    settings = {
+def target_settings(target: Target) -> dict[str, Any]:
+    """What a target is made of beside the network."""
+    return {
         "likelihood": target.likelihood,
         "prior": target.prior,
         "temperature": target.temperature,
@@ -132,7 +138,11 @@ def target_part(target: Target) -> dict[str, tuple[Any, Tensors]]:
         "subset": target.subset,
         "freeze_batch_norm": target.workspace.freeze_batch_norm,
     }
-    return value_part("target", settings)
+
+
+def target_part(target: Target) -> dict[str, tuple[Any, Tensors]]:
+    """The target's settings as a part of a run."""
+    return value_part("target", target_settings(target))
 
 
 def value_part(name: str, value: Any) -> dict[str, tuple[Any, Tensors]]:
@@ -152,6 +162,7 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     if target is None:
         settings = decode(run.form("target"), run.tensors("target"))
         target = Target(network, **settings)
+    target.workspace.expect_moving(run.manifest["moving"])
     check_same_network(run, target)
     if not run.has("posterior"):
         raise StoreError(

@@ -29,6 +29,12 @@ NON_FINITE_LOSS = Status(
     "Lower the learning rate, clip gradients (clip=1.0), check the inputs for huge values, or use float64.",
     ok=False,
 )
+NON_FINITE_GRADIENT = Status(
+    "non-finite-gradient",
+    "the gradient became NaN or infinite while the loss was finite.",
+    "Look for an operation with an infinite slope (a root or logarithm at zero, a norm of zeros) and shift its input.",
+    ok=False,
+)
 DIVERGED = Status(
     "diverged",
     "the loss grew more than 10,000 times beyond where it started.",

@@ -165,8 +165,14 @@ class Target:
             missing = [e.name for e in self.layout.network_entries if e.name not in found]
             if missing:
                 raise ArgumentError(f"`start` must be a network like the target's; it lacks {missing}.")
+            self.workspace.adopt(start)
             return self._with_extras(self.layout.flatten(start).to(self.device))
-        theta = torch.as_tensor(start, dtype=self.layout.dtype, device=self.device).detach().clone()
+        try:
+            theta = torch.as_tensor(start, dtype=self.layout.dtype, device=self.device).detach().clone()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ArgumentError(
+                f"`start` must be a module, or a vector of {self.layout.size} numbers; got {type(start).__name__}."
+            ) from error
         if theta.dim() not in (1, 2) or theta.shape[-1] != self.layout.size:
             raise ArgumentError(
                 f"`start` must be a module, or a vector of {self.layout.size} numbers; got shape {tuple(theta.shape)}."
@@ -190,11 +196,14 @@ class Target:
     def prepare(self, data: Data, argument: str = "data") -> Data:
         """Check ``data`` against network and likelihood, and bring it into their dtypes. Done once, before a fit."""
         data.check_finite(argument)
-        probe = next(iter(data.full_pass(min(2, len(data)))))
+        with torch.random.fork_rng(devices=[]):  # a data set that augments at random must not move the global state
+            probe = next(iter(data.full_pass(min(2, len(data)))))
         outputs = self.probe_outputs(self.cast(probe.x))
         self.likelihood.check_outputs(outputs)
+        self.likelihood.check_outputs(self.probe_outputs(map_tensors(lambda t: t[:1], self.cast(probe.x))))
 
         self.workspace.example = map_tensors(lambda t: t.to(self.device), self.cast(probe.x))
+        self.workspace.notice_moving_buffers()
 
         def convert(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
             return self.cast(x), self.likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)

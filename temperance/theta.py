@@ -38,10 +38,11 @@ class LastLayer(Selector):
 
     def names(self, network: nn.Module) -> list[str]:
         """See :class:`Selector`."""
-        for prefix, module in reversed(list(network.named_modules())):
-            own = [name for name, p in module.named_parameters(recurse=False) if p.requires_grad]
+        names = {id(p): name for name, p in network.named_parameters()}  # tied weights go by their first name
+        for module in reversed(list(network.modules())):
+            own = [p for p in module.parameters(recurse=False) if p.requires_grad]
             if own:
-                return [f"{prefix}.{name}" if prefix else name for name in own]
+                return [names[id(p)] for p in own]
         return []
 
 
@@ -230,13 +231,16 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or name.startswith(pattern + ".") or fnmatch.fnmatchcase(name, pattern)
 
 
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+
+
 def _fan_ins(network: nn.Module) -> dict[str, int]:
     """Inputs of one unit for each weight. An embedding's unit sees one row at a time; a transposed convolution stores
     its weight the other way round."""
     found: dict[str, int] = {}
     for prefix, module in network.named_modules():
         for name, p in module.named_parameters(recurse=False):
-            if p.dim() < 2:
+            if p.dim() < 2 or isinstance(module, _NORMS):
                 continue
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 fan = 1

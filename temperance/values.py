@@ -39,13 +39,19 @@ class Value:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Value._registry[cls.__name__] = cls
+        Value._registry[type_name(cls)] = cls
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and fingerprint(self) == fingerprint(other)
 
     def __hash__(self) -> int:
         return hash(fingerprint(self))
+
+
+def type_name(kind: type) -> str:
+    """How a class is named in a manifest: our own by name alone, those of users with their module."""
+    ours = kind.__module__.partition(".")[0] == "temperance"
+    return kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def saved_fields(value: Any) -> list[dataclasses.Field[Any]]:
@@ -79,9 +85,19 @@ def encode(value: Any, tensors: Tensors, path: str = "") -> Any:
         return {"$dict": pairs}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: encode(getattr(value, f.name), tensors, f"{path}/{f.name}") for f in saved_fields(value)}
-        return {"$type": type(value).__name__, "fields": fields}
+        return {"$type": type_name(type(value)), "fields": fields}
     if isinstance(value, Value):
-        return {"$type": type(value).__name__, "fields": {}}
+        raise TypeError(
+            f"cannot write down {type(value).__name__}: make it a frozen dataclass, so its settings are seen"
+        )
+    if isinstance(value, FunctionType) and "<" in value.__qualname__:  # a lambda, or made inside another function
+        code = repr((value.__code__.co_code, value.__code__.co_consts, value.__defaults__)).encode()
+        cells = [encode(c.cell_contents, tensors, path) for c in value.__closure__ or ()]
+        return {
+            "$name": f"{value.__module__}:{value.__qualname__}",
+            "code": hashlib.sha256(code).hexdigest(),
+            "uses": cells,
+        }
     if isinstance(value, type | FunctionType):
         return {"$name": f"{value.__module__}:{value.__qualname__}"}
     if hasattr(value, "state_dict"):
@@ -97,8 +113,14 @@ def fingerprint(value: Any) -> str:
     text = json.dumps(encode(value, tensors), sort_keys=True)
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        digest.update(tensors[name].cpu().contiguous().numpy().tobytes())
+        digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
+        digest.update(tensor_bytes(tensors[name]))
     return digest.hexdigest()
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The numbers of a tensor of any dtype and shape, as bytes."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 # Classes and functions are named in a manifest only as settings of a method; no other module is ever imported for one.
@@ -150,7 +172,7 @@ def restore(template: Any, form: Any, tensors: Mapping[str, Tensor], device: tor
         if "$state_dict" in form:
             template.load_state_dict(decode(form["$state_dict"], tensors))
             return template
-        if "$type" in form and type(template).__name__ == form["$type"] and not isinstance(template, Value):
+        if "$type" in form and type_name(type(template)) == form["$type"] and not isinstance(template, Value):
             for name, inner in form["fields"].items():
                 object.__setattr__(template, name, restore(getattr(template, name), inner, tensors, device))
             return template

@@ -8,15 +8,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from temperance import evaluate
 from temperance.data.sources import Inputs
-from temperance.errors import NetworkError, TemperanceWarning
+from temperance.errors import ArgumentError, NetworkError, TemperanceWarning
 from temperance.theta import Layout, Subset, selected
+from temperance.values import tensor_bytes
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -33,8 +34,16 @@ class Workspace:
     ) -> None:
         if not isinstance(network, nn.Module):
             raise NetworkError(f"`network` must be a torch.nn.Module; got {type(network).__name__}.")
+        lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)]
+        if lazy:
+            raise NetworkError(
+                f"the network must be initialised: call it once on some inputs; {lazy} have no shape yet."
+            )
         chosen = {id(p) for _, p in selected(network, subset)}
-        shared: dict[int, object] = {id(p): p for p in network.parameters() if id(p) not in chosen}
+        # What stays as it is shares its memory with the user's network, but collects no gradient there.
+        shared: dict[int, object] = {
+            id(p): nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters() if id(p) not in chosen
+        }
         self.network = copy.deepcopy(network, shared)
         names = [name for name, p in network.named_parameters() if id(p) in chosen]
         self.layout = Layout.of(self.network, names, extras)
@@ -49,6 +58,15 @@ class Workspace:
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
         self._training: bool | None = None
         self.example: Inputs | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Workspace:
+        made = copy.copy(self)
+        memo[id(self)] = made
+        for name, value in vars(self).items():
+            if name not in ("_attached", "_stacked", "learned"):
+                setattr(made, name, copy.deepcopy(value, memo))
+        made.detach()
+        return made
 
     @property
     def device(self) -> torch.device:
@@ -103,8 +121,61 @@ class Workspace:
         for name, value in [*self.network.named_parameters(), *self.network.named_buffers()]:
             if name not in inside and name not in moving:
                 digest.update(name.encode())
-                digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+                digest.update(tensor_bytes(value))
         return digest.hexdigest()
+
+    def expect_moving(self, names: Sequence[str]) -> None:
+        """Treat these buffers as moving, as an earlier run has found them to be."""
+        for name, buffer in self.network.named_buffers():
+            if name in names:
+                self.initial_buffers.setdefault(name, buffer.detach().clone())
+
+    def notice_moving_buffers(self) -> None:
+        """Find buffers that a forward pass in training mode changes (counters, moving averages of the user's own), so
+        that they are kept with each setting of the weights; tried on the example rows, and undone."""
+        if self.example is None:
+            return
+        self._own_buffers()
+        before = {name: buffer.detach().clone() for name, buffer in self.network.named_buffers()}
+        if not set(before) - set(self.initial_buffers):
+            return
+        self.set_training(True)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
+                evaluate.call(self.network, self.example)
+        except (RuntimeError, ValueError):
+            pass  # two rows may be too few for training mode; what is known of batch norms stays
+        for name, buffer in self.network.named_buffers():
+            if not torch.equal(buffer, before[name]):
+                self.initial_buffers.setdefault(name, before[name])
+            buffer.copy_(before[name])
+
+    def _own_buffers(self) -> None:
+        """Put buffers of our own back into the network, in place of those of a state that a run may still hold."""
+        for name, value in self.initial_buffers.items():
+            prefix, _, leaf_name = name.rpartition(".")
+            self.network.get_submodule(prefix)._buffers[leaf_name] = value.clone()
+        self.detach()
+
+    def adopt(self, start: nn.Module) -> None:
+        """Take the buffers of a trained network; refuse one whose frozen parameters are not ours."""
+        theirs = {**dict(start.named_parameters()), **dict(start.named_buffers())}
+        inside = {e.name for e in self.layout.network_entries}
+        for name, value in self.network.named_parameters():
+            same = name in inside or (name in theirs and torch.equal(theirs[name].to(value.device), value))
+            if not same:
+                raise ArgumentError(
+                    f"`start` must share the frozen parameters of the target's network; {name!r} differs. Make the "
+                    "Target from the trained network instead."
+                )
+        self._own_buffers()
+        with torch.no_grad():
+            for name, buffer in self.network.named_buffers():
+                if name in theirs:
+                    buffer.copy_(theirs[name])
+                    if name in self.initial_buffers:
+                        self.initial_buffers[name] = buffer.detach().clone()
+        self.detach()
 
     def attach(self, theta: Tensor, grad: Tensor | None, buffers: dict[str, Tensor] | None = None) -> None:
         """Make parameters, gradients, learned extras and running buffers views into the given tensors."""
@@ -142,6 +213,8 @@ class Workspace:
     def detach(self) -> None:
         """Forget what is attached, so that the next use attaches anew."""
         self._attached = (None, None, None)
+        self._stacked = (None, {})
+        self.learned = {}
 
     def outputs(
         self,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
-from temperance.errors import DataError
+from temperance.errors import DataError, TemperanceWarning
 from temperance.seeds import generator
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
@@ -144,9 +145,16 @@ class DatasetSource(Source):
 
     @classmethod
     def from_loader(cls, loader: DataLoader[Any], argument: str) -> DatasetSource:
-        """The loader's dataset, collate function and workers. The order is ours: it follows from fit's seed."""
+        """The loader's dataset, collate function and workers. Order and batch size are those of ``fit``."""
         if loader.collate_fn is None:
             raise DataError(f"`{argument}` must be a DataLoader with a collate function; got one without.")
+        if not isinstance(loader.sampler, SequentialSampler | RandomSampler):
+            warnings.warn(
+                f"the sampler of the DataLoader ({type(loader.sampler).__name__}) is not used: a posterior is of the "
+                "data as they are, each row once an epoch, in an order that fit's seed decides.",
+                TemperanceWarning,
+                stacklevel=4,
+            )
         return cls(loader.dataset, loader.collate_fn, loader.num_workers)
 
     def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
@@ -172,9 +180,12 @@ class DatasetSource(Source):
         return x, y
 
     def probe(self) -> list[tuple[str, Tensor]]:
-        """Up to 32 rows spread over the data set."""
+        """Up to 32 rows spread over the data set, the same at each call also where the data set augments at random
+        (by torch's generator; numpy's and Python's own are not ours to seed)."""
         rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data)).long()
-        x, y = self._converted(self.collate([self.dataset[int(self.rows[k])] for k in rows]))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            x, y = self._converted(self.collate([self.dataset[int(self.rows[k])] for k in rows]))
         return [*named_tensors(x), ("y", y)]
 
     def subset(self, rows: Tensor) -> Source:

@@ -56,6 +56,11 @@ class Anchored(Inference[AnchoredState], Stackable):
         if not isinstance(self.base, MAP):
             raise ArgumentError(f"`base` must be MAP; got {type(self.base).__name__}.")
 
+    @property
+    def needs_held_out(self) -> bool:
+        """As the base does."""
+        return self.base.needs_held_out
+
     def cost(self) -> Cost:
         """The base's and the anchor."""
         each = self.base.cost()
@@ -95,24 +100,28 @@ class Anchored(Inference[AnchoredState], Stackable):
             state.target = target.with_prior(GaussianPrior(scale=scale, mean=state.anchor))
         return state.target
 
+    def _noise(self, target: Target, state: AnchoredState, batch: Batch) -> Tensor:
+        """Noise for every row and member, or an empty tensor where the likelihood has no additive noise."""
+        level = target.temperature * target.likelihood_temperature
+        few = torch.zeros(1, 1, dtype=target.layout.dtype)
+        if target.likelihood.perturb(few, {}, level, generator(0, "target-noise")) is None:
+            if self.target_noise:
+                raise ArgumentError(
+                    "`target_noise` needs additive noise of a given scale, Normal(scale=...); got "
+                    f"{target.likelihood!r}."
+                )
+            return few.new_empty(0)
+        zeros = torch.zeros(batch.num_data, batch.y.shape[-1], dtype=target.layout.dtype)
+        rngs = [generator(seed, "target-noise") for seed in state.noise_seeds]
+        rows = [target.likelihood.perturb(zeros, {}, level, rng) for rng in rngs]
+        return torch.stack([row for row in rows if row is not None]).to(target.device)
+
     def _perturbed(self, target: Target, state: AnchoredState, batch: Batch) -> Batch:
         """The batch with each row's own noise added to its target: the same noise whenever the row comes by."""
         if self.target_noise is False:
             return batch
         if state.noise is None:
-            zeros = torch.zeros(batch.num_data, batch.y.shape[-1], dtype=target.layout.dtype)
-            level = target.temperature * target.likelihood_temperature
-            rngs = [generator(seed, "target-noise") for seed in state.noise_seeds]
-            rows = [target.likelihood.perturb(zeros, {}, level, rng) for rng in rngs]
-            if any(row is None for row in rows):
-                if self.target_noise:
-                    raise ArgumentError(
-                        "`target_noise` needs additive noise of a given scale, Normal(scale=...); got "
-                        f"{target.likelihood!r}."
-                    )
-                state.noise = zeros.new_empty(0)
-            else:
-                state.noise = torch.stack([row for row in rows if row is not None]).to(target.device)
+            state.noise = self._noise(target, state, batch)
         if state.noise.numel() == 0:
             return batch
         if batch.index is None:

@@ -71,6 +71,11 @@ class Inference(Value, ABC, Generic[State]):
         """How many independent orders of the data a step takes; an ensemble's members each have one."""
         return 1
 
+    @property
+    def needs_held_out(self) -> bool:
+        """Whether a step looks at held-out data."""
+        return False
+
     def cost(self) -> Cost:
         """Declared here, measured by :func:`temperance.testing.check_inference`."""
         return Cost(gradients_per_step=1, copies_of_theta=1)

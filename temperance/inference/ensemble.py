@@ -14,7 +14,7 @@ from temperance.inference.base import Cost, Exactness, Inference, Info, Stackabl
 from temperance.posteriors import Mixture, Posterior
 from temperance.posteriors.base import check_count
 from temperance.seeds import generator, spawn
-from temperance.status import OK
+from temperance.status import EARLY_STOPPED, OK
 from temperance.target import Target
 
 
@@ -66,6 +66,11 @@ class Ensemble(Inference[EnsembleState]):
         """One order of the data for each member."""
         return self.size * self.base.streams
 
+    @property
+    def needs_held_out(self) -> bool:
+        """As the base does."""
+        return self.base.needs_held_out
+
     def cost(self) -> Cost:
         """``size`` times the base."""
         each = self.base.cost()
@@ -108,7 +113,7 @@ class Ensemble(Inference[EnsembleState]):
             assert isinstance(self.base, Stackable)
             state.stack, info = self.base.step_stack(target, state.stack, batch)
             return state, info
-        losses, status = [], OK
+        losses, status, info = [], OK, Info(0.0, EARLY_STOPPED)
         for k, member in enumerate(state.members):
             if state.done[k]:
                 continue

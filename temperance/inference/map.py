@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor
 
 from temperance.data.data import Batch, Data
-from temperance.errors import ArgumentError, DataError
+from temperance.errors import ArgumentError, TemperanceWarning
 from temperance.inference import optimise
 from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
 from temperance.posteriors import Point, Posterior
 from temperance.priors.base import check_positive
-from temperance.status import DIVERGED, EARLY_STOPPED, NON_FINITE_LOSS, OK, Status
+from temperance.status import DIVERGED, EARLY_STOPPED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.target import Target
 from temperance.values import SCRATCH
 
@@ -36,7 +37,7 @@ class MAPState:
     best_theta: Tensor | None = None
     best_buffers: dict[str, Tensor] = field(default_factory=dict)
     best_score: list[float] = field(default_factory=list)
-    stale: int = 0
+    stale: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +84,26 @@ class MAP(Inference[MAPState], Stackable):
             check_positive(self.clip, "clip")
         if self.patience is not None and (not isinstance(self.patience, int) or self.patience < 1):
             raise ArgumentError(f"`patience` must be a positive number of epochs; got {self.patience!r}.")
+        schedulers = torch.optim.lr_scheduler
+        if self.scheduler is not None and not (
+            isinstance(self.scheduler, type) and issubclass(self.scheduler, schedulers.LRScheduler)
+        ):
+            raise ArgumentError(f"`scheduler` must be a torch.optim.lr_scheduler class; got {self.scheduler!r}.")
+        if self.scheduler is not None and issubclass(self.scheduler, schedulers.ReduceLROnPlateau):
+            raise ArgumentError("`scheduler` must not need a metric; use `patience` in place of ReduceLROnPlateau.")
+        decay = dict(self.optimizer_args).get("weight_decay")
+        if decay:
+            warnings.warn(
+                f"weight_decay={decay} comes on top of the prior, which is weight decay already: the result is not the "
+                "MAP of this target.",
+                TemperanceWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def needs_held_out(self) -> bool:
+        """For early stopping."""
+        return self.patience is not None
 
     def cost(self) -> Cost:
         """θ and gradient, and two moments for Adam and its kin (less for SGD). L-BFGS takes many gradients a step."""
@@ -119,10 +140,10 @@ class MAP(Inference[MAPState], Stackable):
                 return float(loss / target.likelihood_temperature - prior)
 
             loss = float(state.optimizer.step(closure))
-            status = self._judge(state, loss)
+            status = self._judge(state, loss, state.theta)
         else:
             loss = float(target.gradient(state.theta, batch, state.grad, state.buffers))
-            status = self._judge(state, loss)
+            status = self._judge(state, loss, state.grad)
             if status.ok:
                 optimise.clip_(state.grad, self.clip)
                 state.optimizer.step()
@@ -157,7 +178,7 @@ class MAP(Inference[MAPState], Stackable):
         """See :class:`Stackable`."""
         losses = target.stacked_gradient(state.theta, batch, state.grad)
         loss = float(losses.mean())
-        status = self._judge(state, loss)
+        status = self._judge(state, loss, state.grad)
         done = False
         if status.ok:
             optimise.clip_(state.grad, self.clip)
@@ -173,9 +194,12 @@ class MAP(Inference[MAPState], Stackable):
 
     # ------------------------------------------------------------------ shared
 
-    def _judge(self, state: MAPState, loss: float) -> Status:
+    def _judge(self, state: MAPState, loss: float, moving: Tensor) -> Status:
+        """Look at the loss, and at the gradient before it is used: a finite loss can have a gradient that is not."""
         if not math.isfinite(loss):
             return NON_FINITE_LOSS
+        if not math.isfinite(float(moving.sum())):
+            return NON_FINITE_GRADIENT
         if state.first_loss is None:
             state.first_loss = loss
         return DIVERGED if loss > _DIVERGENCE * (abs(state.first_loss) + 1.0) else OK
@@ -188,21 +212,21 @@ class MAP(Inference[MAPState], Stackable):
         """After each epoch: keep the best θ of each member, and stop when none has improved for long enough."""
         if self.patience is None or not batch.last:
             return False
-        if batch.held_out is None:
-            raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
+        assert batch.held_out is not None
         rows = state.theta if stacked else state.theta.unsqueeze(0)
         scores = [target.held_out_score(row, batch.held_out, state.buffers) for row in rows]
         if state.best_theta is None:
             state.best_theta = state.theta.detach().clone()
             state.best_score = [-math.inf] * len(rows)
+            state.stale = [0] * len(rows)
         best = state.best_theta if stacked else state.best_theta.unsqueeze(0)
-        improved = False
         for k, score in enumerate(scores):
+            if state.stale[k] >= self.patience:
+                continue  # this member has stopped, though the others still train
+            state.stale[k] += 1
             if score > state.best_score[k]:
-                improved = True
+                state.stale[k] = 0
                 state.best_score[k] = score
                 best[k] = rows[k].detach()
-        if improved:
-            state.best_buffers = {name: value.clone() for name, value in state.buffers.items()}
-        state.stale = 0 if improved else state.stale + 1
-        return state.stale >= self.patience
+                state.best_buffers = {name: value.clone() for name, value in state.buffers.items()}
+        return all(stale >= self.patience for stale in state.stale)

@@ -41,6 +41,8 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """``optimizer`` over θ: over the whole vector where that is the same, over named views of it otherwise."""
     options = dict(args)
+    if "weight_decay" in inspect.signature(optimizer).parameters:
+        options.setdefault("weight_decay", 0.0)  # the prior is the weight decay; AdamW's default would come on top
     if is_elementwise(optimizer) or needs_closure(optimizer):
         leaf = nn.Parameter(theta)
         leaf.grad = grad

@@ -82,8 +82,8 @@ class Categorical(Likelihood):
 
     def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
         """−Σ p log p."""
-        log_p = outputs.log_softmax(-1)
-        return -(log_p.exp() * log_p).sum(-1)
+        p = outputs.softmax(-1)
+        return -torch.special.xlogy(p, p).sum(-1)
 
     def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
         """Labels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,15 +64,22 @@ class Poisson(Likelihood):
     def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
         """−Σ_k p log p, summed over the support that holds all but 1e-12 of the mass (Stirling's form for rates above
         1000)."""
-        rate = outputs.exp().double()
+        rate = outputs.double().exp()
         small = rate.clamp(max=1000.0)
         top = int(small.max() + 10 * small.max().sqrt() + 20)
         support = torch.arange(top + 1, dtype=torch.float64, device=rate.device)
-        log_p = support * small.log().unsqueeze(-1) - small.unsqueeze(-1) - torch.lgamma(support + 1)
+        log_p = (
+            support * outputs.double().clamp(max=math.log(1000.0)).unsqueeze(-1)
+            - small.unsqueeze(-1)
+            - torch.lgamma(support + 1)
+        )
         summed = -(log_p.exp() * log_p).sum(-1)
         stirling = 0.5 * torch.log(2 * torch.pi * torch.e * rate) - 1 / (12 * rate)
         return torch.where(rate > 1000, stirling, summed).sum(-1).to(outputs.dtype)
 
     def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
-        """Counts."""
-        return torch.poisson(outputs.exp(), generator=rng)
+        """Counts; for rates above 10⁸, where whole numbers and rounding meet, by the Gaussian approximation."""
+        rate = outputs.double().clamp(max=40.0).exp()
+        counts = torch.poisson(rate.clamp(max=1e8), generator=rng)
+        normal = torch.randn(rate.shape, generator=rng, dtype=rate.dtype, device=rate.device)
+        return torch.where(rate > 1e8, (rate + rate.sqrt() * normal).round(), counts).to(outputs.dtype)

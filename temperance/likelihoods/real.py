@@ -8,7 +8,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import scipy.special
 import scipy.stats
 import torch
@@ -58,11 +57,6 @@ class RealLikelihood(Likelihood):
     def standard_sample(self, like: Tensor, rng: torch.Generator) -> Tensor:
         """Draws of z with the shape of ``like``."""
         return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
-
-    def quadrature(self, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Points and weights whose weighted sums approximate expectations over z: Gauss–Hermite for Gaussian noise."""
-        points, weights = np.polynomial.hermite_e.hermegauss(nodes)
-        return points, weights / weights.sum()
 
     def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
         """Σ_d log f((y_d − location_d) / scale_d) − log scale_d."""
@@ -228,11 +222,6 @@ class StudentT(HomoscedasticLikelihood):
         alpha = torch.full(like.shape, self.df / 2, device=like.device, dtype=torch.float64)
         chi2 = 2 * torch._standard_gamma(alpha, generator=rng)
         return super().standard_sample(like, rng) / (chi2 / self.df).sqrt().to(like.dtype)
-
-    def quadrature(self, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Midpoints of equal probability."""
-        levels = (np.arange(4 * nodes) + 0.5) / (4 * nodes)
-        return scipy.special.stdtrit(self.df, levels), np.full(4 * nodes, 1 / (4 * nodes))
 
     def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
         """(ν+1)(ν − z²) / (ν + z²)² / scale²: negative for outliers."""

@@ -50,7 +50,7 @@ class Draws(Posterior):
             rows = pick[start:stop].to(self.theta.device)
             return self.theta[rows], {name: value[rows] for name, value in self.buffers.items()}
 
-        return Nodes(torch.full((count,), 1.0 / count), fetch)
+        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.theta[torch.randint(0, len(self.theta), (n,), generator=rng).to(self.theta.device)]

@@ -59,7 +59,7 @@ class Gaussian(Posterior):
             rows = [self.mean + self.operator.draw(generator(seed, "draw", k)) for k in range(start, stop)]
             return torch.stack(rows), {k: v.expand(len(rows), *v.shape) for k, v in self.buffers.items()}
 
-        return Nodes(torch.full((count,), 1.0 / count), fetch)
+        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return torch.stack([self.mean + self.operator.draw(rng) for _ in range(n)])

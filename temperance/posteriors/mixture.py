@@ -19,8 +19,8 @@ class Mixture(Posterior):
 
     >>> from temperance.posteriors import Point
     >>> mixture = Mixture((Point(torch.zeros(2)), Point(torch.ones(2))))
-    >>> len(mixture.nodes()), mixture.nodes().weights
-    (2, tensor([0.5000, 0.5000]))
+    >>> len(mixture.nodes()), mixture.nodes().weights.tolist()
+    (2, [0.5, 0.5])
     """
 
     components: tuple[Posterior, ...]

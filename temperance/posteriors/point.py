@@ -40,7 +40,7 @@ class Point(Posterior):
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """One node of weight one."""
         stacked = {name: value.unsqueeze(0) for name, value in self.buffers.items()}
-        return Nodes(torch.ones(1), lambda start, stop: (self.theta.unsqueeze(0), stacked))
+        return Nodes(torch.ones(1, dtype=torch.float64), lambda start, stop: (self.theta.unsqueeze(0), stacked))
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.theta.expand(n, -1).clone()

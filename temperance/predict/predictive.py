@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import ArgumentError
-from temperance.likelihoods import Likelihood, Poisson, RealLikelihood
+from temperance.likelihoods import Bernoulli, Likelihood, Poisson, RealLikelihood
 from temperance.posteriors.base import check_count
 from temperance.predict.source import Block, OutputSource
 from temperance.seeds import check_seed, generator
@@ -155,15 +155,18 @@ class Predictive(ABC):
 
 
 class ClassPredictive(Predictive):
-    """For classes (``Categorical``) and yes/no labels (``Bernoulli``)."""
+    """For classes (``Categorical``) and yes/no labels (``Bernoulli``).
+
+    Of several yes/no labels, entropy, aleatoric part and mutual information are sums over the labels.
+    """
 
     @cached_property
     def probs(self) -> Tensor:
         """Averaged probabilities: rows × classes, or rows × labels for ``Bernoulli``."""
-        return self.mean()
+        return self.mean().clamp(0.0, 1.0)  # the average of ones may round to more than one
 
     def _is_binary(self) -> bool:
-        return type(self.likelihood).__name__ == "Bernoulli"
+        return isinstance(self.likelihood, Bernoulli)
 
     def entropy(self) -> Tensor:
         """Entropy of the averaged probabilities; of several yes/no labels, the sum over labels."""

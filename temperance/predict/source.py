@@ -31,7 +31,8 @@ class OutputSource:
         self, target: Target, nodes: Nodes, x: Inputs, *, batch_size: int = _ROWS, keep_bytes: int = _KEEP_BYTES
     ) -> None:
         self.target, self._nodes, self.x, self.batch_size = target, nodes, x, batch_size
-        self.weights = nodes.weights.to(target.layout.dtype).to(target.device)
+        weights = nodes.weights.double()
+        self.weights = (weights / weights.sum()).to(device=target.device, dtype=target.layout.dtype)
         self.rows = first_tensor(x).shape[0]
         self.num_outputs = target.probe_outputs(map_tensors(lambda t: t[:1], x)).shape[-1]
         size = target.layout.dtype.itemsize * len(nodes) * self.num_outputs
@@ -39,6 +40,9 @@ class OutputSource:
         self._kept: list[Block] | None = [] if size * self.rows <= keep_bytes else None
         self._complete = False
         self._memory: Tensor | None = None
+        if self._kept is not None:
+            for _ in self.blocks():  # now, so that a later change of x changes nothing
+                pass
 
     def __len__(self) -> int:
         return len(self._nodes)

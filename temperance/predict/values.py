@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from temperance.likelihoods.poisson import Poisson
-from temperance.likelihoods.real import RealLikelihood
+from temperance.likelihoods.real import Normal, RealLikelihood
 from temperance.predict.predictive import ValuePredictive, check_level
 
-_BISECTIONS = 60  # halves a bracket below rounding in float64
-_NODES = 32  # Gauss–Hermite points of one member's noise
+_BISECTIONS = 400  # at most: halving stops when nothing lies between the ends
+_TAIL = (1e-10, 1e-7, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.15, 0.3)
+_CUTS = (*_TAIL, 0.5, *(1 - level for level in reversed(_TAIL)))  # levels of the quantiles at which the line is cut
+_MEMBERS = 512  # more members than these are represented by so many
+_CUT_MEMBERS = 128
+_GAUSS = 4
+_EVALUATIONS = 2**21  # of member densities at once
 _OUTER = 64  # members over which the outer average of the mutual information runs; all, if there are fewer
+_LOG_RATE = 40.0  # counts beyond e⁴⁰ are treated as of this rate
+_LARGE_LOG_RATE = 6.2  # rates above about 500 are Gaussian enough
 _SOBOL = 256  # quasi-random points of the noise where there are several outputs
 
 
@@ -33,7 +41,7 @@ class RealPredictive(ValuePredictive):
             scale = self._family.noise_scale(outputs, learned).double().expand_as(location)
             reach = scale.amax(0)
             low, high = location.amin(0) - reach, location.amax(0) + reach
-            weights = self.weights.double()
+            weights = self.weights.double() / self.weights.double().sum()
 
             def mass(y: Tensor) -> Tensor:
                 return torch.tensordot(weights, self._family.standard_cdf((y - location) / scale), dims=1)
@@ -45,7 +53,9 @@ class RealPredictive(ValuePredictive):
                 reach = reach * 2
                 low, high = torch.where(short_low, low - reach, low), torch.where(short_high, high + reach, high)
             for _ in range(_BISECTIONS):
-                middle = (low + high) / 2
+                middle = low + (high - low) / 2
+                if bool(((middle <= low) | (middle >= high)).all()):
+                    break
                 below = mass(middle) < wanted
                 low, high = torch.where(below, middle, low), torch.where(below, high, middle)
             return ((low + high) / 2).to(outputs.dtype)
@@ -57,44 +67,90 @@ class RealPredictive(ValuePredictive):
         return self.aleatoric() + self.mutual_information()
 
     def mutual_information(self) -> Tensor:
-        """Σ_s w_s KL(p_s ‖ Σ w p): each member's divergence from the mixture, by quadrature over the member's noise.
-
-        The log ratio inside is bounded by −log w_s, so a few points do; it is exactly zero where members agree.
-        """
+        """Σ_s w_s KL(p_s ‖ Σ w p), each member's divergence from the mixture: by numerical integration for one output,
+        by quasi-random points of each member's noise for several. It is exactly zero where all members agree."""
 
         def compute(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
             location = self._family.location(outputs).double()
             scale = self._family.noise_scale(outputs, learned).double().expand_as(location)
-            weights = self.weights.double()
-            points, shares = self._noise_points(location)
-            members = torch.arange(len(weights))
-            if len(members) > _OUTER:
-                members = torch.linspace(0, len(weights) - 1, _OUTER).long()
-            outer = weights[members] / weights[members].sum()
-            total = torch.zeros(location.shape[1], dtype=torch.float64, device=location.device)
-            for member, weight in zip(members.tolist(), outer.tolist(), strict=True):
-                for z, share in zip(points, shares.tolist(), strict=True):
-                    y = location[member] + scale[member] * z
-                    log_p = (self._family.standard_log_density((y - location) / scale) - scale.log()).sum(-1)
-                    mixed = (log_p + weights.log().unsqueeze(-1)).logsumexp(0)
-                    total += weight * share * (log_p[member] - mixed)
-            return total.to(outputs.dtype)
+            weights = self.weights.double() / self.weights.double().sum()
+            if location.shape[-1] == 1:
+                made = mixture_divergence(self._family, location[..., 0], scale[..., 0], weights)
+            else:
+                made = self._sampled_divergence(location, scale, weights)
+            return made.to(outputs.dtype)
 
         return self._over_rows(compute)
 
+    def _sampled_divergence(self, location: Tensor, scale: Tensor, weights: Tensor) -> Tensor:
+        points, shares = self._noise_points(location)
+        total = torch.zeros(location.shape[1], dtype=torch.float64, device=location.device)
+        members = representatives(weights, _OUTER)
+        for member in members.tolist():
+            for z, share in zip(points, shares.tolist(), strict=True):
+                y = location[member] + scale[member] * z
+                log_p = (self._family.standard_log_density((y - location) / scale) - scale.log()).sum(-1)
+                mixed = (log_p + weights.log().unsqueeze(-1)).logsumexp(0)
+                total += share * (log_p[member] - mixed) / len(members)
+        return total
+
     def _noise_points(self, location: Tensor) -> tuple[Tensor, Tensor]:
-        """Points of the standard noise and their weights: a rule for one output, Sobol points for several."""
-        outputs = location.shape[-1]
-        if outputs == 1:
-            points, shares = self._family.quadrature(_NODES)
-            return torch.as_tensor(points, device=location.device), torch.as_tensor(shares)
-        uniform = torch.quasirandom.SobolEngine(outputs, scramble=True, seed=0).draw(_SOBOL, dtype=torch.float64)
-        made = self._family.standard_quantile(uniform.clamp(1e-9, 1 - 1e-9)).to(location.device)
+        """Sobol points of the standard noise, and their weights."""
+        uniform = torch.quasirandom.SobolEngine(location.shape[-1], scramble=True, seed=0).draw(_SOBOL)
+        made = self._family.standard_quantile(uniform.double().clamp(1e-9, 1 - 1e-9)).to(location.device)
         return made, torch.full((_SOBOL,), 1.0 / _SOBOL)
 
 
+def representatives(weights: Tensor, limit: int) -> Tensor:
+    """At most about ``limit`` members that stand for all, each once for its share of the weight (systematic
+    resampling); equal weights and few members give each member once."""
+    if len(weights) <= limit and bool((weights == weights[0]).all()):
+        return torch.arange(len(weights))
+    levels = (torch.arange(limit, dtype=torch.float64) + 0.5) / limit
+    return torch.searchsorted(weights.double().cumsum(0).cpu(), levels).clamp(max=len(weights) - 1)
+
+
+def mixture_divergence(family: RealLikelihood, location: Tensor, scale: Tensor, weights: Tensor) -> Tensor:
+    """Σ_s w_s KL(p_s ‖ Σ_t w_t p_t) for one-dimensional members location + scale · z (S × rows), per row.
+
+    The line is cut at quantiles of the members (of about 96 that stand for all, where there are more than 128), so that
+    a narrow member inside a wide one is seen, and each piece is integrated by Gauss–Legendre. Each member's sum is
+    divided by the mass that the rule finds for it, which corrects what lies beyond the outermost quantiles; a member of
+    more than 128 whose mass is not found is left out of the average.
+    """
+    if len(weights) > _MEMBERS:
+        members = representatives(weights, _MEMBERS).to(location.device)
+        location, scale = location[members], scale[members]
+        weights = torch.full((_MEMBERS,), 1.0 / _MEMBERS, dtype=weights.dtype, device=weights.device)
+    cuts = family.standard_quantile(torch.tensor(_CUTS, dtype=torch.float64)).to(location.device)
+    nodes, shares = np.polynomial.legendre.leggauss(_GAUSS)
+    node, share = (torch.as_tensor(v, device=location.device) for v in (nodes, shares))
+    some = torch.arange(len(weights), device=location.device)
+    if len(weights) > _CUT_MEMBERS:
+        evenly = torch.linspace(0, len(weights) - 1, _CUT_MEMBERS // 4).long()
+        some = torch.cat([representatives(weights, _CUT_MEMBERS // 2), evenly]).unique().to(location.device)
+    log_weights = weights.log()
+    made = []
+    at_once = max(1, _EVALUATIONS // (len(weights) * len(some) * len(cuts) * _GAUSS))
+    for rows in torch.arange(location.shape[1], device=location.device).split(at_once):
+        at, width = location[:, rows], scale[:, rows]
+        edges = (at[some].unsqueeze(0) + cuts.view(-1, 1, 1) * width[some].unsqueeze(0)).flatten(0, 1).sort(0).values
+        half = (edges[1:] - edges[:-1]) / 2
+        y = (edges[:-1] + half).unsqueeze(0) + half.unsqueeze(0) * node.view(-1, 1, 1)
+        measure = (half.unsqueeze(0) * share.view(-1, 1, 1)).flatten(0, 1)
+        z = (y.flatten(0, 1).unsqueeze(0) - at.unsqueeze(1)) / width.unsqueeze(1)
+        log_p = family.standard_log_density(z) - width.log().unsqueeze(1)
+        mixed = (log_p + log_weights.view(-1, 1, 1)).logsumexp(0)
+        density = log_p.exp() * measure
+        mass = density.sum(1)
+        found = (mass > 0.5).double() * weights.unsqueeze(-1)
+        divergence = (density * (log_p - mixed)).sum(1) / mass.clamp(min=1e-12)
+        made.append((found * divergence).sum(0) / found.sum(0))
+    return torch.cat(made)
+
+
 class CountPredictive(ValuePredictive):
-    """For ``Poisson``."""
+    """For ``Poisson``. Of several outputs, entropy and mutual information are sums over the outputs."""
 
     @property
     def _family(self) -> Poisson:
@@ -105,12 +161,14 @@ class CountPredictive(ValuePredictive):
         wanted = check_level(level)
 
         def solve(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            wide = outputs.double()
-            weights = self.weights.double()
+            wide = outputs.double().clamp(max=_LOG_RATE)
+            weights = self.weights.double() / self.weights.double().sum()
             rate = wide.exp().amax(0)
             low, high = torch.full_like(rate, -1.0), (rate + 40 * rate.sqrt() + 40).ceil()
             for _ in range(_BISECTIONS):
-                middle = ((low + high) / 2).floor()
+                middle = (low + (high - low) / 2).floor()
+                if bool(((middle <= low) | (middle >= high)).all()):
+                    break
                 reached = torch.tensordot(weights, self._family.cdf(wide, middle, learned), dims=1) >= wanted
                 low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
             return high.to(outputs.dtype)
@@ -118,17 +176,35 @@ class CountPredictive(ValuePredictive):
         return self._over_rows(solve)
 
     def entropy(self) -> Tensor:
-        """−Σ_k p log p over the counts that carry the mass; of several outputs, the sum over outputs."""
+        """The members' expected entropy plus the mutual information."""
+        return self.aleatoric() + self.mutual_information()
+
+    def mutual_information(self) -> Tensor:
+        """Σ_s w_s KL(p_s ‖ Σ w p): summed over the counts, or, for rates above 500, by the Gaussian approximation."""
 
         def compute(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            rates = outputs.double().exp()
-            top = int(rates.max() + 12 * rates.max().sqrt() + 30)
-            total = torch.zeros(rates.shape[1:], dtype=torch.float64, device=rates.device)
-            for start in range(0, top + 1, 64):
-                k = torch.arange(start, min(start + 64, top + 1), dtype=torch.float64, device=rates.device)
-                log_p = k * rates.unsqueeze(-1).log() - rates.unsqueeze(-1) - torch.lgamma(k + 1)
-                mixed = (log_p + self.weights.double().log().view(-1, 1, 1, 1)).logsumexp(0)
-                total -= (mixed.exp() * mixed).sum(-1)
-            return total.sum(-1).to(outputs.dtype)
+            log_rates = outputs.double().clamp(max=_LOG_RATE).flatten(1)  # S × (rows · outputs)
+            weights = self.weights.double() / self.weights.double().sum()
+            large = log_rates.amax(0) > _LARGE_LOG_RATE
+            made = torch.zeros(log_rates.shape[1], dtype=torch.float64, device=log_rates.device)
+            if bool(large.any()):
+                rates = log_rates[:, large].exp()
+                made[large] = mixture_divergence(Normal(1.0), rates, rates.sqrt().clamp(min=0.3), weights)
+            if bool((~large).any()):
+                made[~large] = _count_divergence(log_rates[:, ~large], weights)
+            return made.view(outputs.shape[1:]).sum(-1).to(outputs.dtype)
 
         return self._over_rows(compute)
+
+
+def _count_divergence(log_rates: Tensor, weights: Tensor) -> Tensor:
+    """Σ_s w_s KL(p_s ‖ Σ w p) of Poisson members (S × cells), summed over all counts that carry mass."""
+    rates = log_rates.exp()
+    top = int(rates.max() + 12 * rates.max().sqrt() + 30)
+    total = torch.zeros(rates.shape[1], dtype=torch.float64, device=rates.device)
+    for start in range(0, top + 1, 32):
+        k = torch.arange(start, min(start + 32, top + 1), dtype=torch.float64, device=rates.device)
+        log_p = k * log_rates.unsqueeze(-1) - rates.unsqueeze(-1) - torch.lgamma(k + 1)
+        mixed = (log_p + weights.log().view(-1, 1, 1)).logsumexp(0)
+        total += (weights.view(-1, 1, 1) * log_p.exp() * (log_p - mixed)).sum((0, 2))
+    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class BoundPrior:
 def check_positive(value: object, argument: str) -> float:
     """A positive finite number, or an error that names the argument."""
     number = float("nan")
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
         number = float(value)
     if not 0.0 < number < float("inf"):
         raise ArgumentError(f"`{argument}` must be a positive finite number; got {value!r}.")
@@ -123,7 +124,7 @@ def check_scale(scale: object, argument: str = "scale") -> None:
 
 def resolve_scale(scale: Scale, layout: Layout, entries: Sequence[Entry], argument: str = "scale") -> float | Tensor:
     """``scale`` as one number or as one number per element of ``entries``."""
-    if isinstance(scale, int | float):
+    if isinstance(scale, float | numbers.Real):
         return float(scale)
     total = sum(e.size for e in entries)
     if isinstance(scale, Tensor):
@@ -135,6 +136,10 @@ def resolve_scale(scale: Scale, layout: Layout, entries: Sequence[Entry], argume
                 f"got shape {tuple(scale.shape)}."
             )
         return scale
+    if isinstance(scale, Mapping):
+        unused = [pattern for pattern in scale if not any(matches(e.name, pattern) for e in layout.network_entries)]
+        if unused:
+            raise ArgumentError(f"`{argument}` must name parameters of the network; nothing matches {unused}.")
     parts = []
     for entry in entries:
         if isinstance(scale, FanIn):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +27,9 @@ class MixturePrior(Prior):
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.components) < 1:
-            raise ArgumentError("`components` must hold at least one prior; got none.")
+        if not isinstance(self.components, tuple | list) or len(self.components) < 1:
+            raise ArgumentError(f"`components` must be a tuple of at least one prior; got {self.components!r}.")
+        check_priors(self.components, "components")
         if self.weights is not None:
             if len(self.weights) != len(self.components):
                 raise ArgumentError(
@@ -47,6 +48,13 @@ class MixturePrior(Prior):
                 raise ArgumentError("`components` must be elementwise priors; put PerLayer around the mixture instead.")
             parts.append(pieces[0][1])
         return [(span(entries), MixtureDensity(parts, weights))]
+
+
+def check_priors(values: Iterable[object], argument: str) -> None:
+    """Each must be a :class:`Prior`."""
+    for value in values:
+        if not isinstance(value, Prior):
+            raise ArgumentError(f"`{argument}` must hold temperance priors; got {value!r}.")
 
 
 class MixtureDensity(Density):
@@ -89,6 +97,11 @@ class PerLayer(Prior):
     """
 
     priors: Mapping[str, Prior]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.priors, Mapping) or not self.priors:
+            raise ArgumentError(f"`priors` must be a mapping from names to priors; got {self.priors!r}.")
+        check_priors(self.priors.values(), "priors")
 
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
         """See :class:`Prior`. Neighbours with the same prior share a piece."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.errors import ArgumentError
 from temperance.priors.base import Density, Prior, Scale, check_positive, check_scale, resolve_scale, span, to_tensor
 from temperance.theta import Entry, Layout
 
@@ -67,6 +69,9 @@ class LocationScalePrior(Prior):
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
+        good = isinstance(self.mean, Tensor | numbers.Real) and not isinstance(self.mean, bool)
+        if not good or not bool(torch.isfinite(torch.as_tensor(self.mean)).all()):
+            raise ArgumentError(f"`mean` must be a finite number, or a tensor of such; got {self.mean!r}.")
 
     @abstractmethod
     def density(self, mean: float | Tensor, scale: float | Tensor) -> LocationScaleDensity:

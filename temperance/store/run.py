@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +24,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from temperance.errors import CorruptRunError, MismatchError, StoreError
+from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.version import __version__
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}\.run\.safetensors|\.manifest\.json-[0-9a-f]{12}")
 
 
 @dataclass
@@ -78,6 +80,8 @@ def write_run(
     Raises :class:`StoreError` on a read-only or full disk, or where ``path`` holds something that is not a run; what
     was there before stays as it was.
     """
+    if not isinstance(path, str | Path):
+        raise ArgumentError(f"`path` must be the name of a folder; got {path!r}.")
     folder = Path(path)
     written: list[Path] = []
     try:
@@ -90,7 +94,7 @@ def write_run(
         folder.mkdir(parents=True, exist_ok=True)
         entries: dict[str, Any] = {}
         for name, (form, tensors) in parts.items():
-            file = folder / f"{name}-{secrets.token_hex(6)}.safetensors"
+            file = folder / f"{name}-{secrets.token_hex(6)}.run.safetensors"
             written.append(file)
             data = safetensors.torch.save(
                 {key: value.detach().cpu().contiguous() for key, value in _own(tensors).items()}
@@ -103,18 +107,18 @@ def write_run(
         _write_synced(temporary, json.dumps(whole, indent=1).encode())
         os.replace(temporary, folder / MANIFEST)
         _sync_folder(folder)
-    except OSError as error:
+    except BaseException as error:
         for leftover in written:
             with contextlib.suppress(OSError):
                 leftover.unlink()
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) or not isinstance(error, OSError):
             raise
         raise StoreError(
             f"the run could not be written to {str(folder)!r}: {error}. Nothing was changed there."
         ) from error
     keep = {entry["file"] for entry in entries.values()}
-    for file in [*folder.glob("*.safetensors"), *folder.glob(f".{MANIFEST}-*")]:
-        if file.name not in keep:
+    for file in folder.iterdir():
+        if _OURS.fullmatch(file.name) and file.name not in keep:
             with contextlib.suppress(OSError):
                 file.unlink()
 
@@ -162,8 +166,12 @@ def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _is_ours(folder: Path) -> bool:
     """A run, or what is left of one that was killed before its first manifest."""
     if (folder / MANIFEST).is_file():
-        return True
-    return all(f.suffix == ".safetensors" or f.name.startswith(f".{MANIFEST}-") for f in folder.iterdir())
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text())
+            return isinstance(manifest["format"], int) and isinstance(manifest["parts"], dict)
+        except (ValueError, KeyError, TypeError):
+            return False
+    return all(_OURS.fullmatch(f.name) for f in folder.iterdir())
 
 
 def _write_synced(file: Path, data: bytes) -> None:

@@ -95,7 +95,7 @@ class _Forgetful(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class _Silent(tp.MAP):
-    def _judge(self, state, loss):
+    def _judge(self, state, loss, moving):
         return tp.status.OK
 
     def posterior(self, target, state, data):

@@ -226,9 +226,9 @@ def test_a_finished_checkpoint_is_loaded_and_a_longer_run_goes_on(tmp_path):
     [
         ({"seed": 1}, "seed"),
         ({"batch_size": 8}, "batch_size"),
-        ({"data": (X + 1e-3, Y)}, "data"),
+        ({"data": (X + 1e-3, Y)}, "the data"),
         ({"method": tp.MAP(lr=0.02)}, "the method"),
-        ({"start": torch.zeros(68)}, "start"),
+        ({"start": torch.zeros(68)}, "the start"),
         ({"prior": tp.GaussianPrior(2.0)}, "the target"),
         ({"network": tp.nn.MLP(3, [9], 4)}, "network differs"),
         ({"steps": 2}, "more than the 2 wanted"),
