@@ -148,6 +148,7 @@ class DatasetSource(Source):
         """The loader's dataset, collate function and workers. Order and batch size are those of ``fit``."""
         if loader.collate_fn is None:
             raise DataError(f"`{argument}` must be a DataLoader with a collate function; got one without.")
+        made = cls(loader.dataset, loader.collate_fn, loader.num_workers)
         if not isinstance(loader.sampler, SequentialSampler | RandomSampler):
             warnings.warn(
                 f"the sampler of the DataLoader ({type(loader.sampler).__name__}) is not used: a posterior is of the "
@@ -155,7 +156,7 @@ class DatasetSource(Source):
                 TemperanceWarning,
                 stacklevel=4,
             )
-        return cls(loader.dataset, loader.collate_fn, loader.num_workers)
+        return made
 
     def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
         """Read rows; see :class:`Source`."""
