@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -20,8 +21,8 @@ from temperance.demo.page import write_page
 
 SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
     "MAP": lambda: tp.MAP(lr=1e-3),
-    "Ensemble(MAP, 5)": lambda: tp.Ensemble(tp.MAP(lr=1e-3), 5),
-    "Ensemble(Anchored, 5)": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
+    "Ensemble × 5": lambda: tp.Ensemble(tp.MAP(lr=1e-3), 5),
+    "Anchored × 5": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
 }
 """The methods of the demo. A new method adds its line here and is in the table, the plots and the page."""
 
@@ -163,7 +164,12 @@ def table(results: list[DemoResult], seeds: int) -> Table:
         "log-loss (nats, less is better) on test digits, on noisy ones, and on the regression set diabetes; OOD: AUROC "
         "of the entropy for pixel-shuffled images; grads and time relative to MAP"
     )
-    made = Table(title=f"digits, {seeds} seed{'s' if seeds > 1 else ''}", caption=legend)
+    made = Table(
+        title=f"digits, {seeds} seed{'s' if seeds > 1 else ''}",
+        caption=legend,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     made.add_column("method", no_wrap=True)
     for heading, _ in COLUMNS.values():
         made.add_column(heading, justify="right")
