@@ -186,13 +186,15 @@ class _Loop:
             return
         self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
         state = restore(
-            {"method": self.state, "global": None, "epoch_loss": self.epoch_loss},
+            {"method": self.state, "global": None, "cuda": None, "epoch_loss": self.epoch_loss},
             saved.form("state"),
             saved.tensors("state"),
             self.target.device,
         )
         self.state, self.epoch_loss = state["method"], state["epoch_loss"]
         torch.set_rng_state(state["global"].cpu())
+        if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all([generator_state.cpu() for generator_state in state["cuda"]])
         self.info = RunInfo(**{**info, "status": OK, "total_steps": self.total})
 
     def _check_same_run(self, saved: store.Run) -> None:
@@ -267,7 +269,12 @@ class _Loop:
     def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
         """Write the state, and the posterior as it stands where the method can tell it without the data."""
         assert self.path is not None
-        state = {"method": self.state, "global": torch.get_rng_state(), "epoch_loss": self.epoch_loss}
+        state = {
+            "method": self.state,
+            "global": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "epoch_loss": self.epoch_loss,
+        }
         parts = {**target_part(self.target), **value_part("state", state)}
         if fitted is None:
             with contextlib.suppress(NeedsData, NumericalError):
