@@ -19,7 +19,7 @@ class SingleBiasLSTM(nn.Module):
 
     ``nn.LSTM`` has two biases that only ever appear as their sum: a direction in weight space that the data cannot
     see, but that a prior, a Laplace approximation or a sampler would. It also cannot be run under ``torch.func.vmap``
-    or forward-mode differentiation on CPUs. This loop over time can, at 1.5 to 3 times the cost of that layer.
+    or forward-mode differentiation on CPUs. This loop over time can, and is slower than that layer.
 
     Args:
         in_features: size of xₜ.

@@ -23,7 +23,7 @@ from temperance.priors import GaussianPrior
 from temperance.seeds import generator
 from temperance.target import Target
 from temperance.testing.checks import Report
-from temperance.testing.problems import ClosedForm, linear_gaussian
+from temperance.testing.problems import ClosedForm, linear_gaussian, skewed_counts
 from temperance.testing.tolerance import assert_moments
 
 
@@ -49,6 +49,7 @@ def check_inference(
     report = Report(repr(method))
     for temperature in temperatures:
         _check_exactness(report, method, steps, draws, temperature, false_alarm)
+    _check_limits(report, method, steps, draws, false_alarm)
     _check_seeds(report, method)
     _check_store(report, method)
     _check_isolation(report, method)
@@ -87,6 +88,25 @@ def _check_exactness(
     else:
         found = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
         _agree(report, name, found, problem.mean, covariance, false_alarm)
+
+
+def _check_limits(report: Report, method: Inference[Any], steps: int, draws: int, false_alarm: float) -> None:
+    """Points on an asymmetric target (a symmetric one cannot see a sign error); posteriors of no data: the prior."""
+    if method.exact is Exactness.MEAN:
+        skewed = skewed_counts()
+        found = fit(skewed.target, method, skewed.data, steps=steps, batch_size=3, progress=False).posterior
+        error = float((_all_nodes(found) - skewed.mode).abs().max())
+        report.add("the mode of an asymmetric posterior", error < 1e-3, f"off by {error:.1e}")
+    if method.exact is Exactness.POSTERIOR:
+        problem = linear_gaussian()
+        blind = Target(problem.target.network, Normal(scale=1e6), problem.target.prior)
+        empty = dataclasses.replace(problem, target=blind)
+        posterior = _run(empty, method, 1.0, steps, draws).posterior
+        nodes = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
+        scale = blind.bound_prior.pieces[0][1].scale  # type: ignore[attr-defined]
+        _agree(
+            report, "no data, the prior", nodes, torch.full_like(problem.mean, 0.3), torch.diag(scale**2), false_alarm
+        )
 
 
 def _run(problem: ClosedForm, method: Inference[Any], temperature: float, steps: int, draws: int) -> Fitted:

@@ -41,6 +41,7 @@ class Quadrature:
     mean: float
     variance: float
     third_moment: float
+    mode: float
 
 
 class LinearLeaves(nn.Module):
@@ -144,4 +145,5 @@ def skewed_counts(dtype: torch.dtype = torch.float64) -> Quadrature:
     third = float((p * (grid - mean) ** 3).sum()) / math.pow(variance, 1.5)
     network = nn.Linear(1, 1, bias=False, dtype=dtype)
     target = Target(network, Poisson(), GaussianPrior(scale=1.5))
-    return Quadrature(target, Data(torch.ones(3, 1, dtype=dtype), counts.unsqueeze(1).to(dtype)), mean, variance, third)
+    data = Data(torch.ones(3, 1, dtype=dtype), counts.unsqueeze(1).to(dtype))
+    return Quadrature(target, data, mean, variance, third, mode=float(grid[p.argmax()]))
