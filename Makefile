@@ -21,7 +21,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)" setuptools
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[dev]"
+	# "compat" puts this folder on the path, so that a folder called temperance beside a script cannot hide the package
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation --config-settings editable_mode=compat -e ".[dev]"
 	touch $(STAMP)
 
 demo: setup

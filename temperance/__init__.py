@@ -9,8 +9,8 @@ fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=1e-3), 5), train, epochs=20)
 fitted.predict(test.x).probs
 """
 
-import importlib
-from typing import Any
+import importlib as _importlib
+from typing import Any as _Any
 
 from temperance import data, errors, linalg, nn, posteriors, scores, status
 from temperance.fit import fit
@@ -23,10 +23,10 @@ from temperance.theta import Layout, biases, last_layer
 from temperance.version import __version__
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """``temperance.testing`` is for writers of methods; it is imported when it is asked for."""
     if name == "testing":
-        return importlib.import_module("temperance.testing")
+        return _importlib.import_module("temperance.testing")
     raise AttributeError(f"module 'temperance' has no attribute {name!r}")
 
 

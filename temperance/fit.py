@@ -7,6 +7,7 @@ import numbers
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from temperance import store
 from temperance.data.data import Batch, Data, check_batch_size
-from temperance.errors import ArgumentError, DataError, MismatchError, NumericalError, StoreError
+from temperance.errors import ArgumentError, DataError, MismatchError, NumericalError, StoreError, TemperanceWarning
 from temperance.fitted import (
     Fitted,
     RunInfo,
@@ -29,7 +30,7 @@ from temperance.fitted import (
     target_settings,
     value_part,
 )
-from temperance.inference.base import Inference, NeedsData
+from temperance.inference.base import Inference, Info, NeedsData
 from temperance.progress import ProgressBar
 from temperance.seeds import check_seed, derive_seed, generator
 from temperance.status import INTERRUPTED, OK, UNFINISHED, Status
@@ -52,7 +53,7 @@ def fit(
     *,
     epochs: int | None = None,
     steps: int | None = None,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     start: nn.Module | Tensor | Any = None,
     seed: int = 0,
     held_out: Any = None,
@@ -69,7 +70,7 @@ def fit(
         method: how to approximate its posterior, e.g. ``Ensemble(MAP(lr=1e-3), 5)``.
         data: a :class:`~temperance.data.Data`, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
         epochs, steps: how long; one of the two.
-        batch_size: rows a step.
+        batch_size: rows a step; that of the ``DataLoader`` where one is given, else 128.
         start: a trained module, or a vector θ, to start from; otherwise the network's own weights (an ensemble:
             fresh ones for each member).
         seed: decides everything random; the same seed gives the same result, whatever the global random state.
@@ -84,12 +85,15 @@ def fit(
     Ctrl-C stops after the step under way: what was learned so far is saved and returned.
     """
     if not isinstance(target, Target):
-        raise ArgumentError(f"`target` must be a temperance Target; got {type(target).__name__}.")
+        raise ArgumentError(
+            f"`target` must be a temperance Target: Target(network, likelihood, prior); got {type(target).__name__}."
+        )
     if not isinstance(method, Inference):
-        raise ArgumentError(f"`method` must be a temperance method such as MAP(); got {type(method).__name__}.")
-    seed, batch_size = check_seed(seed), check_batch_size(batch_size)
+        raise ArgumentError(f"`method` must be a temperance method such as MAP(lr=1e-3); got {method!r}.")
+    seed = check_seed(seed)
     settings = _fingerprints(target, method)
     whole = Data.of(data)
+    batch_size = check_batch_size(batch_size if batch_size is not None else whole.batch_size or 128)
     held: Data | None = None
     if isinstance(held_out, float):
         whole, held = whole.hold_out(held_out, seed=seed)
@@ -97,6 +101,13 @@ def fit(
         held = Data.of(held_out, "held_out")
     if method.needs_held_out and held is None:
         raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
+    if held is not None and not method.needs_held_out:
+        warnings.warn(
+            f"{type(method).__name__} does not look at `held_out`: these rows are only left out. MAP(patience=...) "
+            "stops by them.",
+            TemperanceWarning,
+            stacklevel=2,
+        )
     prepared = target.prepare(whole).to(target.device)
     held = None if held is None else target.prepare(held, "held_out").to(target.device)
     _check_batch_norm(target, len(prepared), batch_size)
@@ -220,7 +231,7 @@ class _Loop:
                     self.state, info = self.method.step(self.target, self.state, batch)
                     if not info.status.ok:
                         return info.status
-                    self._record(batch, info.loss)
+                    self._record(batch, info)
                     self.info.seconds = time.perf_counter() - began
                     bar.advance_to(self.info.steps, info.loss, last=self.info.steps == self.total)
                     if info.done:
@@ -252,9 +263,11 @@ class _Loop:
                 if self.info.steps >= self.total:
                     return
 
-    def _record(self, batch: Batch, loss: float) -> None:
+    def _record(self, batch: Batch, info: Info) -> None:
         self.info.steps += 1
-        self.epoch_loss[0] += loss
+        self.epoch_loss[0] += info.loss
+        if "held_out_score" in info.metrics:
+            self.info.held_out_scores.append(info.metrics["held_out_score"])
         self.epoch_loss[1] += 1
         if batch.last:
             self.info.losses.append(self.epoch_loss[0] / self.epoch_loss[1])

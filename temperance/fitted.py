@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from temperance import scores, store
 from temperance.data.data import Data
 from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
-from temperance.likelihoods import Categorical, Normal
+from temperance.likelihoods import Categorical
 from temperance.posteriors import Mixture, Posterior
 from temperance.predict import ClassPredictive, Predictive, predict
 from temperance.status import OK, Status
@@ -24,12 +24,14 @@ from temperance.values import Tensors, Value, decode, encode
 
 @dataclass
 class RunInfo:
-    """How a run went: steps, seconds, the mean loss of each epoch, and how it ended."""
+    """How a run went: steps, seconds, the mean loss of each epoch (and, where it stops early, the mean held-out
+    log-likelihood), and how it ended."""
 
     steps: int = 0
     total_steps: int = 0
     seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
+    held_out_scores: list[float] = field(default_factory=list)
     status: Status = OK
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -53,12 +55,18 @@ class Fitted:
     seed: int = 0
     run: dict[str, Any] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        status = self.info.status.code
+        kind, seconds = type(self.posterior).__name__, self.info.seconds
+        return f"Fitted({self.method!r}, {kind}, {self.info.steps} steps, {seconds:.1f} s, {status})"
+
     def predict(self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024) -> Predictive:
         """The predictive distribution at ``x``; see :func:`temperance.predict.predict`."""
         return predict(self.target, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size)
 
     def evaluate(self, data: Any, *, draws: int | None = None) -> dict[str, float]:
-        """Scores on data with known answers: log-loss, and accuracy, Brier and ECE, or RMSE and coverage."""
+        """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
+        values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval."""
         known = Data.of(data)
         predictive = self.predict(known.x, draws=draws)
         found = {"log_loss": -float(predictive.log_prob(known.y).double().mean())}
@@ -72,8 +80,7 @@ class Fitted:
             found["rmse"] = scores.rmse(predictive.mean(), y)
             low, high = predictive.interval(0.9)
             found["coverage_90"] = scores.interval_coverage(low, high, y).coverage
-            if isinstance(self.target.likelihood, Normal) and predictive.num_draws == 1:
-                found["crps"] = scores.gaussian_crps(predictive.mean(), predictive.std(), y)
+            found["crps"] = scores.sample_crps(predictive.sample(200).flatten(1), y.flatten())
         return found
 
     def network(self, component: int | None = None) -> nn.Module:
@@ -108,7 +115,11 @@ class Fitted:
         return float(found() if callable(found) else found)
 
     def save(self, path: str | Path) -> None:
-        """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all."""
+        """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all.
+
+        What is learned is written, and a digest of what is frozen: to load a run of a subset, bring the same pretrained
+        network.
+        """
         store.write_run(path, describe(self), {**target_part(self.target), **value_part("posterior", self.posterior)})
 
 
@@ -155,7 +166,8 @@ def value_part(name: str, value: Any) -> dict[str, tuple[Any, Tensors]]:
 def load(path: str | Path, network: nn.Module, *, target: Target | None = None) -> Fitted:
     """A saved run, ready to predict.
 
-    ``network`` must have the architecture the run was made with; its trainable weights do not matter. Give ``target``
+    ``network`` must have the architecture the run was made with, and where a part was frozen, the same weights there;
+    the weights that were learned come from the run. Give ``target``
     where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
     """
     run = store.open_run(path)

@@ -55,9 +55,11 @@ class Target:
         freeze_batch_norm: bool = False,
     ) -> None:
         if not isinstance(likelihood, Likelihood):
-            raise ArgumentError(f"`likelihood` must be a temperance Likelihood; got {type(likelihood).__name__}.")
+            raise ArgumentError(
+                f"`likelihood` must be a temperance Likelihood, e.g. Categorical(); got {likelihood!r}."
+            )
         if not isinstance(prior, Prior):
-            raise ArgumentError(f"`prior` must be a temperance Prior; got {type(prior).__name__}.")
+            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {prior!r}.")
         self.likelihood, self.prior = likelihood, prior
         self.temperature = check_positive(temperature, "temperature")
         self.likelihood_temperature = check_positive(likelihood_temperature, "likelihood_temperature")
@@ -184,7 +186,8 @@ class Target:
     def _with_extras(self, theta: Tensor) -> Tensor:
         for parameter in self.likelihood.learned_parameters():
             entry = self.layout[parameter.name]
-            theta[entry.start : entry.stop] = parameter.initial
+            start = self.workspace.learned_start.get(parameter.name)
+            theta[entry.start : entry.stop] = parameter.initial if start is None else start.flatten().to(theta)
         return theta
 
     def sample_prior(self, n: int, rng: torch.Generator) -> Tensor:
@@ -208,7 +211,11 @@ class Target:
         def convert(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
             return self.cast(x), self.likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)
 
-        return data.convert(convert)
+        made = data.convert(convert)
+        if argument == "data":
+            targets = dict(made.probe())["y"]
+            self.workspace.learned_start = self.likelihood.begin(targets)
+        return made
 
     def cast(self, x: Inputs) -> Inputs:
         """Floating inputs in θ's dtype."""

@@ -54,6 +54,7 @@ class Workspace:
         self.initial_theta = self.layout.flatten(self.network)  # as given: later runs start here too
         self.initial_buffers = self._moving_buffers()
         self.learned: dict[str, Tensor] = {}
+        self.learned_start: dict[str, Tensor] = {}
         self._attached: tuple[object, object, object] = (None, None, None)
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
         self._training: bool | None = None

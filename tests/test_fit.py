@@ -123,12 +123,49 @@ def test_a_user_can_read_how_it_went():
         fitted.log_evidence()
 
 
+def test_a_data_loader_brings_its_batch_size():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=10)
+    assert tp.fit(target(), tp.MAP(), loader, epochs=2).info.steps == 8
+    assert tp.fit(target(), tp.MAP(), loader, epochs=2, batch_size=20).info.steps == 4
+
+
+def test_held_out_scores_are_kept_and_unused_ones_are_said():
+    fitted = tp.fit(target(), tp.MAP(lr=0.01, patience=3), (X, Y), epochs=2, held_out=0.25)
+    assert len(fitted.info.held_out_scores) == 2
+    with pytest.warns(tp.errors.TemperanceWarning, match="held_out"):
+        tp.fit(target(), tp.MAP(), (X, Y), epochs=1, held_out=0.25)
+
+
+def test_a_fitted_model_prints_on_one_line():
+    assert len(repr(tp.fit(target(), tp.MAP(), (X, Y), epochs=1))) < 300
+
+
+def test_raw_targets_in_their_own_units():
+    """Learned noise on targets far from standard: standardised, it is calibrated; raw, it is warned about."""
+    torch.manual_seed(0)
+    x = torch.rand(400, 2) * 10
+    y = 1000 + 100 * x[:, 0] + 20 * torch.randn(400)
+    train = tp.data.Data(x[:300], y[:300]).standardise()
+    test = tp.data.Data(x[300:], y[300:])
+    problem = tp.Target(tp.nn.MLP(2, [20], 1), tp.Normal(), tp.GaussianPrior(1.0))
+    fitted = tp.fit(problem, tp.MAP(lr=0.01), train, epochs=100)
+    pred = fitted.predict(test.standardise(train.info).x)
+    info = train.info
+    assert (info.in_units(pred.mean()).squeeze() - y[300:]).square().mean().sqrt() < 30
+    assert float(info.spread_in_units(pred.std()).mean()) == pytest.approx(20, rel=0.3)
+    low, high = (info.in_units(end).squeeze() for end in pred.interval(0.9))
+    assert 0.8 < float(((y[300:] > low) & (y[300:] < high)).double().mean()) < 1.0
+    with pytest.warns(tp.errors.TemperanceWarning, match="standardise"):
+        tp.fit(problem, tp.MAP(), (x, y), epochs=1)
+
+
 def test_regression_is_evaluated_too():
     train, test = tp.data.load("diabetes")
     problem = tp.Target(tp.nn.MLP(10, [20], 1), tp.Normal(None), tp.GaussianPrior(tp.FanIn()))
     fitted = tp.fit(problem, tp.Ensemble(tp.MAP(lr=0.01), 3), train, epochs=20)
     scores = fitted.evaluate(test)
-    assert scores["rmse"] < 0.9
+    assert set(scores) == {"log_loss", "rmse", "coverage_90", "crps"}
+    assert 0 < scores["crps"] < scores["rmse"] < 0.9
     assert 0.5 < scores["coverage_90"] < 1.0
 
 

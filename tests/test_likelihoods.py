@@ -68,8 +68,9 @@ def test_targets_are_checked_at_the_door():
         tp.Poisson().prepare(torch.tensor([1.5]), 1)
     with pytest.raises(DataError, match="whole numbers"):
         tp.Poisson().prepare(torch.tensor([-1.0]), 1)
-    with pytest.warns(TemperanceWarning, match="standardise"):
-        tp.Normal(1.0).prepare(1e6 * torch.randn(100), 1)
+    for likelihood, y in ((tp.Normal(1.0), 1e6 * torch.randn(100, 1)), (tp.Normal(), 1000 + torch.randn(100, 1))):
+        with pytest.warns(TemperanceWarning, match="standardise"):
+            likelihood.begin(y)
 
 
 def test_outputs_that_do_not_fit_are_refused():

@@ -380,7 +380,7 @@ def test_masked_classes_have_finite_entropy():
 
 def test_evaluate_of_unusual_targets():
     heavy = tp.Target(nn.Linear(3, 1), tp.StudentT(2.0, 1.0), tp.GaussianPrior(1.0))
-    assert "crps" not in tp.fit(heavy, tp.MAP(), (X, Y), epochs=1).evaluate((X, Y))
+    assert tp.fit(heavy, tp.MAP(), (X, Y), epochs=1).evaluate((X, Y))["crps"] > 0
     classes = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
     data = (X, torch.arange(20).unsqueeze(1) % 2)
     assert "accuracy" in tp.fit(classes, tp.MAP(), data, epochs=1).evaluate(data)

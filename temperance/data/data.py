@@ -40,6 +40,16 @@ class DataInfo:
     image_shape: tuple[int, ...] | None = None
     note: str = ""
 
+    def in_units(self, y: Tensor) -> Tensor:
+        """Targets, predictive means, quantiles or draws of standardised data, back in the original units."""
+        if self.y_mean is None or self.y_scale is None:
+            return y
+        return y * self.y_scale.to(y) + self.y_mean.to(y)
+
+    def spread_in_units(self, std: Tensor) -> Tensor:
+        """Standard deviations of standardised data, back in the original units."""
+        return std if self.y_scale is None else std * self.y_scale.to(std)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -116,7 +126,9 @@ class Data:
         if isinstance(source, Data):
             return source
         if isinstance(source, torch.utils.data.DataLoader):
-            return cls._from_source(DatasetSource.from_loader(source, argument))
+            made = cls._from_source(DatasetSource.from_loader(source, argument))
+            made.batch_size = source.batch_size
+            return made
         if isinstance(source, torch.utils.data.TensorDataset) and len(source.tensors) == 2:
             return cls(*source.tensors)
         if isinstance(source, torch.utils.data.Dataset):
@@ -139,6 +151,7 @@ class Data:
             raise DataError("`data` must have at least one row; got an empty data set.")
         self._source = source
         self.info = info or DataInfo()
+        self.batch_size: int | None = None  # what a DataLoader asked for
 
     def __len__(self) -> int:
         return self._source.num_data
@@ -200,9 +213,41 @@ class Data:
         for k, (index, x, y) in enumerate(self._source.walk(rows, derive=(0, 0))):
             yield Batch(x=x, y=y, num_data=self.num_data, index=index, last=k == len(rows) - 1)
 
+    def __getitem__(self, index: Any) -> Data:
+        return self.subset(index)
+
+    def probe(self) -> list[tuple[str, Tensor]]:
+        """Named tensors to look at: everything in memory, 32 rows of a lazy ``Dataset``."""
+        return self._source.probe()
+
+    def standardise(self, like: DataInfo | None = None) -> Data:
+        """Inputs and real targets shifted and scaled to mean 0 and standard deviation 1, column by column; the numbers
+        used are kept in ``info``. Test data are standardised like the training data: ``test.standardise(train.info)``.
+
+        >>> data = Data(torch.randn(50, 2) * 7 + 3, torch.randn(50) * 100 + 1000).standardise()
+        >>> data.info.in_units(data.y).mean() > 900
+        tensor(True)
+        """
+        x, y = self.x, self.y
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise DataError("`standardise` needs inputs that are one tensor of real numbers.")
+        if like is None:
+            like = replace(self.info, x_mean=x.mean(0), x_scale=_scale(x))
+            if y.is_floating_point():
+                columns = y if y.dim() > 1 else y.unsqueeze(1)
+                like = replace(like, y_mean=columns.mean(0), y_scale=_scale(columns))
+        if like.x_mean is None or like.x_scale is None:
+            raise ArgumentError("`like` must be the info of standardised data; its means and scales are missing.")
+        made = (x - like.x_mean.to(x)) / like.x_scale.to(x)
+        if y.is_floating_point() and like.y_mean is not None and like.y_scale is not None:
+            y = ((y if y.dim() > 1 else y.unsqueeze(1)) - like.y_mean.to(y)) / like.y_scale.to(y)
+        return Data(made, y, info=like)
+
     def subset(self, index: Any) -> Data:
-        """The rows ``index`` as data of their own (N becomes their number)."""
-        rows = torch.as_tensor(index)
+        """The rows ``index`` (a slice, numbers, or a mask) as data of their own (N becomes their number)."""
+        if isinstance(index, slice):
+            index = range(self.num_data)[index]
+        rows = torch.as_tensor(list(index) if isinstance(index, range) else index)
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows.long()
         return Data._from_source(self._source.subset(rows), self.info)
 
@@ -241,6 +286,12 @@ class Data:
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
             digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
         return digest.hexdigest()
+
+
+def _scale(values: Tensor) -> Tensor:
+    """Standard deviations by column; one for columns that do not vary."""
+    spread = values.std(0, correction=0)
+    return torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def check_batch_size(batch_size: object) -> int:

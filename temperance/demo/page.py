@@ -46,6 +46,7 @@ def write_page(folder: Path, results: Sequence[Any], figures: Mapping[str, str],
         f"the time of MAP). Images with shuffled pixels are told from digits best by {surest.method} "
         f"(AUROC {surest.ood_auroc:.3f})."
     )
+    chosen = ", ".join(f"{key} {value}" for key, value in settings.items())
     text = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
@@ -55,7 +56,7 @@ def write_page(folder: Path, results: Sequence[Any], figures: Mapping[str, str],
         "<p class='small'>Log-loss in nats per example on test digits, on noisy ones, and on the regression set "
         "diabetes; ECE with 15 bins; OOD: AUROC of the entropy for pixel-shuffled images; gradients and time relative "
         "to MAP. "
-        f"Settings: {html.escape(str(dict(settings)))}; temperance {tp.__version__}.</p>"
+        f"Settings: {html.escape(chosen)}; temperance {tp.__version__}.</p>"
         f"{''.join(plots)}</body></html>"
     )
     path = folder / "index.html"

@@ -162,7 +162,7 @@ def table(results: list[DemoResult], seeds: int) -> Table:
     """The table of results; cost is relative to MAP."""
     legend = (
         "log-loss (nats, less is better) on test digits, on noisy ones, and on the regression set diabetes; OOD: AUROC "
-        "of the entropy for pixel-shuffled images; grads and time relative to MAP"
+        "of the entropy for pixel-shuffled images; grads and time (wall clock, rough on a busy machine) relative to MAP"
     )
     made = Table(
         title=f"digits, {seeds} seed{'s' if seeds > 1 else ''}",

@@ -147,11 +147,12 @@ class MAP(Inference[MAPState], Stackable):
             if status.ok:
                 optimise.clip_(state.grad, self.clip)
                 state.optimizer.step()
-        done = False
+        metrics: dict[str, float] = {}
         if status.ok:
             self._schedule(state, batch)
-            done = self._stop_early(target, state, batch, stacked=False)
-        return state, Info(loss, EARLY_STOPPED if done else status, done)
+            metrics = self._look_at_held_out(target, state, batch, stacked=False)
+        done = self._has_stopped(state)
+        return state, Info(loss, EARLY_STOPPED if done and status.ok else status, done, metrics)
 
     def posterior(self, target: Target, state: MAPState, data: Data | None) -> Posterior:
         """A :class:`Point`."""
@@ -179,13 +180,14 @@ class MAP(Inference[MAPState], Stackable):
         losses = target.stacked_gradient(state.theta, batch, state.grad)
         loss = float(losses.mean())
         status = self._judge(state, loss, state.grad)
-        done = False
+        metrics: dict[str, float] = {}
         if status.ok:
             optimise.clip_(state.grad, self.clip)
             state.optimizer.step()
             self._schedule(state, batch)
-            done = self._stop_early(target, state, batch, stacked=True)
-        return state, Info(loss, EARLY_STOPPED if done else status, done)
+            metrics = self._look_at_held_out(target, state, batch, stacked=True)
+        done = self._has_stopped(state)
+        return state, Info(loss, EARLY_STOPPED if done and status.ok else status, done, metrics)
 
     def posteriors_stack(self, target: Target, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
         """See :class:`Stackable`."""
@@ -208,10 +210,14 @@ class MAP(Inference[MAPState], Stackable):
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             state.scheduler.step()
 
-    def _stop_early(self, target: Target, state: MAPState, batch: Batch, stacked: bool) -> bool:
-        """After each epoch: keep the best θ of each member, and stop when none has improved for long enough."""
+    def _has_stopped(self, state: MAPState) -> bool:
+        """Whether no member has improved for long enough."""
+        return self.patience is not None and bool(state.stale) and min(state.stale) >= self.patience
+
+    def _look_at_held_out(self, target: Target, state: MAPState, batch: Batch, stacked: bool) -> dict[str, float]:
+        """After each epoch: score held-out data, and keep the best θ of each member that has not stopped."""
         if self.patience is None or not batch.last:
-            return False
+            return {}
         assert batch.held_out is not None
         rows = state.theta if stacked else state.theta.unsqueeze(0)
         scores = [target.held_out_score(row, batch.held_out, state.buffers) for row in rows]
@@ -229,4 +235,4 @@ class MAP(Inference[MAPState], Stackable):
                 state.best_score[k] = score
                 best[k] = rows[k].detach()
                 state.best_buffers = {name: value.clone() for name, value in state.buffers.items()}
-        return all(stale >= self.patience for stale in state.stale)
+        return {"held_out_score": sum(scores) / len(scores)}

@@ -46,6 +46,11 @@ class Likelihood(Value, ABC):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Check targets once, at the door, and bring them into the shape and dtype that the other functions take."""
 
+    def begin(self, y: Tensor) -> dict[str, Tensor]:
+        """Look at the training targets before a fit: warn where they do not suit, and say where what is learned shall
+        start (by default, at its ``initial`` value)."""
+        return {}
+
     @abstractmethod
     def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
         """log p(y | outputs), per example: ... × B."""

@@ -28,7 +28,7 @@ class Categorical(Likelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
         if y.is_floating_point() or y.is_complex():
-            raise DataError(f"`y` must hold integer class labels for Categorical; got dtype {y.dtype}.")
+            raise DataError(f"`y` must hold integer class labels for Categorical; got dtype {y.dtype}. Use y.long().")
         if y.dim() == 2 and y.shape[1] == 1:
             y = y.squeeze(1)
         if y.dim() != 1:

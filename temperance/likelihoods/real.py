@@ -95,13 +95,13 @@ class RealLikelihood(Likelihood):
 
 @dataclass(frozen=True, eq=False)
 class HomoscedasticLikelihood(RealLikelihood):
-    """Noise of one scale for all inputs: given, or learned with the network when ``scale`` is ``None``.
+    """Noise of one scale for all inputs: given, or learned with the network when ``scale`` is ``None`` (the default).
 
     A learned scale is exp(log_scale) with log_scale ~ N(0, 1), a part of θ like any weight; ``num_outputs`` of them for
     targets of several columns.
     """
 
-    scale: float | None = 1.0
+    scale: float | None = None
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
@@ -109,6 +109,26 @@ class HomoscedasticLikelihood(RealLikelihood):
             check_positive(self.scale, "scale")
         if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
             raise ArgumentError(f"`num_outputs` must be a positive integer; got {self.num_outputs!r}.")
+
+    def begin(self, y: Tensor) -> dict[str, Tensor]:
+        """Start a learned scale at the spread of the targets; warn where they are far from standardised."""
+        mean, spread = y.double().mean(0), y.double().std(0, correction=0).clamp(min=1e-6)
+        if self.scale is None:
+            far = bool(((spread > 30) | (spread < 1 / 30) | (mean.abs() > 10 * spread.clamp(min=1.0))).any())
+        else:
+            far = bool((spread > 100 * self.scale).any())
+        if far and len(y) > 1:
+            noise = "learned noise" if self.scale is None else f"a noise scale of {self.scale:.3g}"
+            warnings.warn(
+                f"targets of mean {float(mean[0]):.3g} and spread {float(spread[0]):.3g} do not suit {noise}: "
+                "standardise them (Data(x, y).standardise()): prior and learning rate expect numbers of order one.",
+                TemperanceWarning,
+                stacklevel=4,
+            )
+        if self.scale is not None:
+            return {}
+        start = spread.log() if self.num_outputs > 1 else spread.log().mean(0, keepdim=True)
+        return {LOG_SCALE: start.to(y.dtype)}
 
     def learned_parameters(self) -> tuple[LearnedParameter, ...]:
         """The log of the noise scale, if it is not given."""
@@ -127,27 +147,19 @@ class HomoscedasticLikelihood(RealLikelihood):
         return learned[LOG_SCALE].exp().unsqueeze(-2)
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See :class:`Likelihood`; also warns when the noise scale is out of all proportion to the targets."""
+        """See :class:`Likelihood`."""
         made = super().prepare(y, num_outputs, dtype)
         if self.scale is None and self.num_outputs not in (1, num_outputs):
             raise DataError(
                 f"`num_outputs` of {type(self).__name__} must be 1 or the network's {num_outputs}; "
                 f"got {self.num_outputs}."
             )
-        spread = float(made.std()) if len(made) > 1 else 0.0
-        if self.scale is not None and spread > 100 * self.scale:
-            warnings.warn(
-                f"the targets spread over {spread:.3g}, more than 100 times the noise scale {self.scale:.3g}: "
-                "standardise them, or learn the noise with scale=None.",
-                TemperanceWarning,
-                stacklevel=4,
-            )
         return made
 
 
 @dataclass(frozen=True, eq=False)
 class Normal(HomoscedasticLikelihood):
-    """y ~ N(f(x), scale²), independently per output. ``scale=None`` learns the noise.
+    """y ~ N(f(x), scale²), independently per output. ``Normal()`` learns the noise; ``Normal(scale=0.1)`` fixes it.
 
     >>> Normal(scale=0.1).log_prob(torch.zeros(1, 1), torch.zeros(1, 1), {})
     tensor([1.3836])
@@ -187,7 +199,7 @@ class StudentT(HomoscedasticLikelihood):
 
     df: float = 4.0
 
-    def __init__(self, df: float = 4.0, scale: float | None = 1.0, num_outputs: int = 1) -> None:
+    def __init__(self, df: float = 4.0, scale: float | None = None, num_outputs: int = 1) -> None:
         object.__setattr__(self, "df", check_positive(df, "df"))
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "num_outputs", num_outputs)

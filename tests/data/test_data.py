@@ -108,6 +108,8 @@ def test_hold_out_and_subset():
     rest, held = data.hold_out(0.25, seed=1)
     assert (len(rest), len(held)) == (30, 10)
     assert not set(rest.y.tolist()) & set(held.y.tolist())
+    assert data[:3].y.tolist() == [0, 1, 2]
+    assert data[-2:].y.tolist() == [38, 39]
     assert data.subset(data.y < 5).y.tolist() == [0, 1, 2, 3, 4]
     lazy = Data.of(Squares()).subset([3, 1])
     assert lazy.y.flatten().tolist() == [9.0, 1.0]
