@@ -3,7 +3,8 @@
 Probabilities are averaged, never logits. Uncertainty splits in two ways that hold exactly:
 
 * in nats: ``entropy() = aleatoric() + mutual_information()`` — the mixture's entropy is the expected entropy of its
-  members (noise that more data cannot remove) plus what y and θ tell of each other (what data can);
+  members (noise that more data cannot remove) plus what y and θ tell of each other (what data can). Of several yes/no
+  labels or counts the three are sums over outputs; of several real outputs they are those of the joint distribution;
 * in squared units: ``variance() = aleatoric_variance() + epistemic_variance()`` (the law of total variance).
 """
 
