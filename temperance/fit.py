@@ -296,11 +296,8 @@ class _Loop:
                 fitted = self._fitted(None)
         if fitted is not None:
             parts.update(value_part("posterior", fitted.posterior))
-            manifest = describe(fitted)
-        else:
-            manifest = describe(_Described(self.target, self.info, self.method, self.seed, self.settings))  # type: ignore[arg-type]
+        manifest = describe(self.target, self.info, self.method, self.seed, self.settings)
         manifest["finished"] = self.total if finished else None
-        manifest["info"] = asdict(self.info)
         if self.info.status is OK and not finished:
             manifest["info"]["status"] = asdict(UNFINISHED)
         store.write_run(self.path, manifest, parts)
@@ -327,13 +324,6 @@ class _Loop:
         if status is INTERRUPTED:
             print(f"temperance: {status}")
         return fitted
-
-
-class _Described:
-    """What :func:`describe` reads, for a run whose posterior cannot be told yet."""
-
-    def __init__(self, target: Target, info: RunInfo, method: Inference[Any], seed: int, run: dict[str, Any]) -> None:
-        self.target, self.info, self.method, self.seed, self.run = target, info, method, seed, run
 
 
 class _GracefulInterrupt:

@@ -120,22 +120,20 @@ class Fitted:
         What is learned is written, and a digest of what is frozen: to load a run of a subset, bring the same pretrained
         network.
         """
-        store.write_run(path, describe(self), {**target_part(self.target), **value_part("posterior", self.posterior)})
+        manifest = describe(self.target, self.info, self.method, self.seed, self.run)
+        store.write_run(path, manifest, {**target_part(self.target), **value_part("posterior", self.posterior)})
 
 
-def describe(fitted: Fitted) -> dict[str, Any]:
-    """What the manifest says of a run."""
-    tensors: Tensors = {}
-    method = None if fitted.method is None else encode(fitted.method, tensors)
-    info = asdict(fitted.info)
+def describe(target: Target, info: RunInfo, method: Value | None, seed: int, run: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a run, finished or not."""
     return {
-        "layout": fitted.target.layout.describe(),
-        "frozen": fitted.target.workspace.frozen_fingerprint(),
-        "moving": sorted(fitted.target.workspace.initial_buffers),
-        "method": method,
-        "seed": fitted.seed,
-        "info": info,
-        "run": fitted.run,
+        "layout": target.layout.describe(),
+        "frozen": target.workspace.frozen_fingerprint(),
+        "moving": sorted(target.workspace.initial_buffers),
+        "method": None if method is None else encode(method, {}),
+        "seed": seed,
+        "info": asdict(info),
+        "run": run,
     }
 
 
