@@ -15,7 +15,28 @@ from typing import Any as _Any
 from temperance import data, errors, linalg, nn, posteriors, scores, status
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
-from temperance.inference import MAP, Anchored, Cost, Ensemble, Exactness, Inference, Info
+from temperance.inference import (
+    BAOAB,
+    GGMC,
+    MAP,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    Anchored,
+    Collect,
+    Cost,
+    Cyclical,
+    Ensemble,
+    Exactness,
+    Inference,
+    Info,
+    Layerwise,
+    LeimkuhlerMatthews,
+    cosine,
+    flat,
+    glide,
+)
 from temperance.likelihoods import Bernoulli, Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson, StudentT
 from temperance.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, PerLayer, Prior, StudentTPrior
 from temperance.target import Target
@@ -31,11 +52,19 @@ def __getattr__(name: str) -> _Any:
 
 
 __all__ = [
+    "BAOAB",
+    "GGMC",
     "MAP",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
     "Anchored",
     "Bernoulli",
     "Categorical",
+    "Collect",
     "Cost",
+    "Cyclical",
     "Ensemble",
     "Exactness",
     "FanIn",
@@ -45,7 +74,9 @@ __all__ = [
     "Inference",
     "Info",
     "LaplacePrior",
+    "Layerwise",
     "Layout",
+    "LeimkuhlerMatthews",
     "Likelihood",
     "MixturePrior",
     "Normal",
@@ -57,9 +88,12 @@ __all__ = [
     "Target",
     "__version__",
     "biases",
+    "cosine",
     "data",
     "errors",
     "fit",
+    "flat",
+    "glide",
     "last_layer",
     "linalg",
     "load",

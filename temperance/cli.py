@@ -11,6 +11,7 @@ from rich.table import Table
 
 import temperance as tp
 from temperance.errors import TemperanceError
+from temperance.lab.commands import add_commands as add_lab_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = kinds.add_parser("verify", help="check the files of a data set, or of all, against their checksums")
     verify.add_argument("name", nargs="?", default=None)
     verify.set_defaults(run=_data_verify)
+    add_lab_commands(commands)
     return parser
 
 

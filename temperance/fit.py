@@ -116,6 +116,7 @@ def fit(
     rows = len(prepared) if method.reads == "full" else batch_size
     per_epoch = prepared.steps_per_epoch(rows)
     total = _total_steps(method, epochs, steps, per_epoch)
+    method.check_run(total)
     if compile and not target.is_compiled:
         target.compile()
     theta = None if start is None else target.theta_of(start)
@@ -178,6 +179,7 @@ class _Loop:
         if not resumable:
             self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
             if self.path is not None:
+                self.method.keep_in(self.state, self.path)
                 self.save()  # a folder that cannot be written to is found out now, not after the first epoch
             return
         assert self.path is not None
@@ -205,6 +207,7 @@ class _Loop:
             self.target.device,
         )
         self.state, self.epoch_loss = state["method"], state["epoch_loss"]
+        self.method.keep_in(self.state, self.path)
         torch.set_rng_state(state["global"].cpu())
         if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all([generator_state.cpu() for generator_state in state["cuda"]])
@@ -260,7 +263,14 @@ class _Loop:
                 walk = self.data.batches(self.rows, seed=self.seed, epoch=epoch, streams=streams, first=first)
             for batch in walk:
                 step = self.info.steps
-                placed = replace(batch, step=step, epoch=epoch, progress=step / self.total, held_out=self.held_out)
+                placed = replace(
+                    batch,
+                    step=step,
+                    epoch=epoch,
+                    progress=step / self.total,
+                    total_steps=self.total,
+                    held_out=self.held_out,
+                )
                 yield placed.to(self.target.device)
                 if self.info.steps >= self.total:
                     return

@@ -72,7 +72,7 @@ def encode(value: Any, tensors: Tensors, path: str = "") -> Any:
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if isinstance(value, Tensor):
-        tensors[path] = value.detach()
+        tensors[path] = value.detach() if value.requires_grad else value
         return {"$tensor": path}
     if isinstance(value, torch.Generator):
         tensors[path] = value.get_state()

@@ -67,6 +67,7 @@ class Batch:
     epoch: int = 0
     last: bool = False
     progress: float = 0.0
+    total_steps: int | None = None
     streams: int | None = None
     held_out: Data | None = None
 

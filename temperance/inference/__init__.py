@@ -1,8 +1,42 @@
 """Methods: one a file."""
 
 from temperance.inference.anchored import Anchored
+from temperance.inference.baoab import BAOAB
 from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.inference.collect import Collect
+from temperance.inference.cyclical import Cyclical, cosine, flat, glide
 from temperance.inference.ensemble import Ensemble
+from temperance.inference.ggmc import GGMC
+from temperance.inference.leimkuhler_matthews import LeimkuhlerMatthews
 from temperance.inference.map import MAP
+from temperance.inference.psgld import PSGLD
+from temperance.inference.sampler import LangevinSampler, Layerwise, Sampler
+from temperance.inference.sghmc import SGHMC
+from temperance.inference.sgld import SGLD
+from temperance.inference.sgnht import SGNHT
 
-__all__ = ["MAP", "Anchored", "Cost", "Ensemble", "Exactness", "Inference", "Info", "Stackable"]
+__all__ = [
+    "BAOAB",
+    "GGMC",
+    "MAP",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
+    "Anchored",
+    "Collect",
+    "Cost",
+    "Cyclical",
+    "Ensemble",
+    "Exactness",
+    "Inference",
+    "Info",
+    "LangevinSampler",
+    "Layerwise",
+    "LeimkuhlerMatthews",
+    "Sampler",
+    "Stackable",
+    "cosine",
+    "flat",
+    "glide",
+]

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -37,6 +38,7 @@ class Exactness(Enum):
     MEAN = "a point at μ"
     POSTERIOR = "mean μ, covariance T Λ⁻¹"
     DIAGONAL = "mean μ, variances T / Λᵢᵢ"
+    OWN_LAW = "mean μ; T Λ⁻¹ as the step vanishes"
     APPROXIMATE = "–"
 
 
@@ -75,6 +77,16 @@ class Inference(Value, ABC, Generic[State]):
     def needs_held_out(self) -> bool:
         """Whether a step looks at held-out data."""
         return False
+
+    def check_run(self, steps: int) -> None:
+        """Raise :class:`ArgumentError` if a run of so many steps makes no sense; called before the first one."""
+
+    def keep_in(self, state: State, folder: Path) -> None:
+        """From now on keep in ``folder`` what grows with the run: it is that of the run's checkpoint."""
+
+    def law(self, precision: Tensor, num_data: int, temperature: float) -> Tensor:
+        """The covariance that a method of :attr:`Exactness.OWN_LAW` has at its step on N(μ, Λ⁻¹)."""
+        raise NotImplementedError(f"{type(self).__name__} declares no law of its own.")
 
     def cost(self) -> Cost:
         """Declared here, measured by :func:`temperance.testing.check_inference`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -70,6 +71,17 @@ class Ensemble(Inference[EnsembleState]):
     def needs_held_out(self) -> bool:
         """As the base does."""
         return self.base.needs_held_out
+
+    def check_run(self, steps: int) -> None:
+        """As the base does."""
+        self.base.check_run(steps)
+
+    def keep_in(self, state: EnsembleState, folder: Path) -> None:
+        """Each member for itself."""
+        for member in state.members:
+            self.base.keep_in(member, folder)
+        if state.stack is not None:
+            self.base.keep_in(state.stack, folder)
 
     def cost(self) -> Cost:
         """``size`` times the base."""

@@ -5,5 +5,6 @@ from temperance.posteriors.draws import Draws
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
+from temperance.posteriors.trace import Trace
 
-__all__ = ["Draws", "Gaussian", "Mixture", "Nodes", "Point", "Posterior"]
+__all__ = ["Draws", "Gaussian", "Mixture", "Nodes", "Point", "Posterior", "Trace"]

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from temperance.errors import ArgumentError
 from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.posteriors.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
 class Draws(Posterior):
-    """S equally weighted settings of θ, a matrix S × P.
+    """S equally weighted settings of θ, a matrix S × P, in the order in which they were drawn; ``trace`` holds what the
+    chain that drew them told of itself.
 
     >>> draws = Draws(torch.arange(6.0).view(3, 2))
     >>> len(draws.nodes()), draws.mean
@@ -24,6 +26,7 @@ class Draws(Posterior):
     finite: ClassVar[bool] = True
     theta: Tensor
     buffers: Buffers = field(default_factory=dict)
+    trace: Trace | None = None
 
     def __post_init__(self) -> None:
         if self.theta.dim() != 2 or len(self.theta) < 1:

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +25,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from temperance import rows
 from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.version import __version__
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}\.run\.safetensors|\.manifest\.json-[0-9a-f]{12}")
+_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}\.run\.(safetensors|rows)|\.manifest\.json-[0-9a-f]{12}")
 
 
 @dataclass
@@ -67,9 +69,21 @@ class Run:
         try:
             # Copies, because tensors inside the file are not aligned as torch aligns its own, and the rounding of
             # vectorised sums depends on alignment: without this a resumed L-BFGS drifts from the uninterrupted one.
-            return {name: value.clone() for name, value in safetensors.torch.load_file(file).items()}
+            made = {name: value.clone() for name, value in safetensors.torch.load_file(file).items()}
         except safetensors.SafetensorError as error:
             raise CorruptRunError(f"the file {str(file)!r} cannot be read: {error}") from error
+        for name, about in entry.get("rows", {}).items():
+            made[name] = self._map(about)
+        return made
+
+    def _map(self, about: dict[str, Any]) -> Tensor:
+        """A matrix that is in a file of its own, checked and mapped."""
+        where = rows.RowsFile(self.path / about["file"], about["rows"], about["checksum"])
+        if not where.path.is_file():
+            raise CorruptRunError(f"the run {str(self.path)!r} is incomplete: {about['file']} is missing.")
+        dtype = getattr(torch, about["dtype"])
+        rows.verify(where, where.rows * about["width"] * dtype.itemsize)
+        return rows.map_rows(where, about["width"], dtype)
 
 
 def write_run(
@@ -96,11 +110,18 @@ def write_run(
         for name, (form, tensors) in parts.items():
             file = folder / f"{name}-{secrets.token_hex(6)}.run.safetensors"
             written.append(file)
+            mapped = {key: value for key, value in tensors.items() if rows.rows_file(value) is not None}
+            plain = {key: value for key, value in tensors.items() if key not in mapped}
             data = safetensors.torch.save(
-                {key: value.detach().cpu().contiguous() for key, value in _own(tensors).items()}
+                {key: value.detach().cpu().contiguous() for key, value in _own(plain).items()}
             )
             _write_synced(file, data)
             entries[name] = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "form": form}
+            if mapped:
+                entries[name]["rows"] = {key: _keep_rows(folder, value, written) for key, value in mapped.items()}
+        for named in _rows_named(entries):
+            if (folder / named).is_file():
+                rows.sync(folder / named)
         whole = {"format": FORMAT, "versions": describe_versions(), **manifest, "parts": entries}
         temporary = folder / f".{MANIFEST}-{secrets.token_hex(6)}"
         written.append(temporary)
@@ -116,7 +137,7 @@ def write_run(
         raise StoreError(
             f"the run could not be written to {str(folder)!r}: {error}. Nothing was changed there."
         ) from error
-    keep = {entry["file"] for entry in entries.values()}
+    keep = {entry["file"] for entry in entries.values()} | _rows_named(entries)
     for file in folder.iterdir():
         if _OURS.fullmatch(file.name) and file.name not in keep:
             with contextlib.suppress(OSError):
@@ -139,6 +160,37 @@ def open_run(path: str | Path) -> Run:
             f"the run {str(folder)!r} has format {version!r}; this version of temperance reads format {FORMAT}."
         )
     return Run(folder, manifest)
+
+
+def _keep_rows(folder: Path, value: Tensor, written: list[Path]) -> dict[str, Any]:
+    """Name the file of a mapped matrix; bring a copy of it into the folder if it is from another one."""
+    source = rows.rows_file(value)
+    assert source is not None
+    file = source.path
+    if file.parent.resolve() != folder.resolve():
+        file = folder / f"draws-{secrets.token_hex(6)}{rows.SUFFIX}"
+        written.append(file)
+        shutil.copyfile(source.path, file)
+        with file.open("r+b") as stream:
+            stream.truncate(value.numel() * value.element_size())
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {
+        "file": file.name,
+        "rows": source.rows,
+        "width": value.shape[1],
+        "dtype": dtype,
+        "checksum": source.checksum,
+    }
+
+
+def _rows_named(entries: Any) -> set[str]:
+    """Files of rows that a manifest speaks of: of posteriors, and of states that still write to them."""
+    if isinstance(entries, dict):
+        own = {v for v in entries.values() if isinstance(v, str) and v.endswith(rows.SUFFIX)}
+        return own.union(*(_rows_named(v) for v in entries.values()))
+    if isinstance(entries, list):
+        return set().union(*(_rows_named(v) for v in entries))
+    return set()
 
 
 def describe_versions() -> dict[str, str]:

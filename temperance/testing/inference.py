@@ -12,14 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance import diagnose
 from temperance.data.data import Batch, Data
 from temperance.errors import NumericalError
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
-from temperance.inference import Ensemble, Exactness, Inference
+from temperance.inference import Collect, Ensemble, Exactness, Inference, Sampler, Stackable
 from temperance.likelihoods import Normal
-from temperance.posteriors import Gaussian, Point, Posterior
+from temperance.posteriors import Draws, Gaussian, Point, Posterior
 from temperance.priors import GaussianPrior
+from temperance.rows import Rows
 from temperance.seeds import generator
 from temperance.target import Target
 from temperance.testing.checks import Report
@@ -34,11 +36,13 @@ def check_inference(
     draws: int = 2000,
     temperatures: tuple[float, ...] = (1.0, 0.3),
     false_alarm: float = 1e-6,
+    settled: bool = False,
 ) -> Report:
     """Run ``method`` through everything that a method promises; raise :class:`CheckFailure` with the list if it fails.
 
     ``steps`` is how long the method needs to converge on the linear-Gaussian problem (full batches); ``draws`` how many
-    draws to judge a covariance by.
+    draws to judge a covariance by. ``settled`` starts the chains of a sampler at draws of the posterior, so that they
+    need only to settle from there into their own law.
 
     >>> import temperance as tp
     >>> method = tp.MAP(lr=0.1, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
@@ -48,8 +52,8 @@ def check_inference(
     """
     report = Report(repr(method))
     for temperature in temperatures:
-        _check_exactness(report, method, steps, draws, temperature, false_alarm)
-    _check_limits(report, method, steps, draws, false_alarm)
+        _check_exactness(report, method, steps, draws, temperature, false_alarm, settled)
+    _check_limits(report, method, steps, draws, false_alarm, settled)
     _check_seeds(report, method)
     _check_store(report, method)
     _check_isolation(report, method)
@@ -62,15 +66,23 @@ def check_inference(
 
 
 def _check_exactness(
-    report: Report, method: Inference[Any], steps: int, draws: int, temperature: float, false_alarm: float
+    report: Report,
+    method: Inference[Any],
+    steps: int,
+    draws: int,
+    temperature: float,
+    false_alarm: float,
+    settled: bool,
 ) -> None:
     problem = linear_gaussian()
     name = f"{method.exact.value}, T = {temperature}"
     covariance = temperature * problem.covariance
-    run = _run(problem, method, temperature, steps, draws)
+    run = _run(problem, method, temperature, steps, draws, settled)
     posterior = run.posterior
     if method.exact is Exactness.APPROXIMATE:
         return
+    if method.exact is Exactness.OWN_LAW:
+        covariance = method.law(problem.precision, len(problem.data), temperature)
     if method.exact is Exactness.MEAN:
         error = _deviation(_all_nodes(posterior), problem, covariance)
         report.add(name, error < 1e-3, f"{error:.1e} posterior standard deviations off")
@@ -87,10 +99,12 @@ def _check_exactness(
         )
     else:
         found = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
-        _agree(report, name, found, problem.mean, covariance, false_alarm)
+        _agree(report, name, found, problem.mean, covariance, false_alarm, _effective(posterior))
 
 
-def _check_limits(report: Report, method: Inference[Any], steps: int, draws: int, false_alarm: float) -> None:
+def _check_limits(
+    report: Report, method: Inference[Any], steps: int, draws: int, false_alarm: float, settled: bool
+) -> None:
     """Points on an asymmetric target (a symmetric one cannot see a sign error); posteriors of no data: the prior."""
     if method.exact is Exactness.MEAN:
         skewed = skewed_counts()
@@ -100,32 +114,59 @@ def _check_limits(report: Report, method: Inference[Any], steps: int, draws: int
     if method.exact is Exactness.POSTERIOR:
         problem = linear_gaussian()
         blind = Target(problem.target.network, Normal(scale=1e6), problem.target.prior)
-        empty = dataclasses.replace(problem, target=blind)
-        posterior = _run(empty, method, 1.0, steps, draws).posterior
-        nodes = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
         scale = blind.bound_prior.pieces[0][1].scale  # type: ignore[attr-defined]
-        _agree(
-            report, "no data, the prior", nodes, torch.full_like(problem.mean, 0.3), torch.diag(scale**2), false_alarm
-        )
+        prior = {"mean": torch.full_like(problem.mean, 0.3), "covariance": torch.diag(scale.double() ** 2)}
+        empty = dataclasses.replace(problem, target=blind, **prior)
+        posterior = _run(empty, method, 1.0, steps, draws, settled).posterior
+        nodes = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
+        centre, spread = torch.full_like(problem.mean, 0.3), torch.diag(scale**2)
+        _agree(report, "no data, the prior", nodes, centre, spread, false_alarm, _effective(posterior))
 
 
-def _run(problem: ClosedForm, method: Inference[Any], temperature: float, steps: int, draws: int) -> Fitted:
+def _run(
+    problem: ClosedForm, method: Inference[Any], temperature: float, steps: int, draws: int, settled: bool
+) -> Fitted:
     """One fit; of ``draws`` members where a single run gives a single draw."""
     target = problem.target.with_temperature(temperature)
     rows = len(problem.data)
-    if method.exact is Exactness.POSTERIOR:
+    if method.exact in (Exactness.POSTERIOR, Exactness.OWN_LAW) and not isinstance(method, Collect):
         probe = fit(target, method, problem.data, steps=1, batch_size=rows, progress=False)
-        if isinstance(probe.posterior, Point):
-            method = Ensemble(method, draws)
-    return fit(target, method, problem.data, steps=steps, batch_size=rows, progress=False)
+        if isinstance(probe.posterior, Point | Draws):
+            alone = isinstance(method, Sampler) and not isinstance(method, Stackable)
+            method = Collect(method, burn=0.1, every=1) if alone else Ensemble(method, draws)
+    start = None
+    if settled:
+        root = torch.linalg.cholesky(temperature * torch.linalg.inv(problem.precision))
+        noise = torch.randn(draws, len(root), generator=generator(0, "check-start"), dtype=root.dtype)
+        start = problem.mean + noise @ root.T
+        start = start if isinstance(method, Ensemble) else start[0]
+    return fit(target, method, problem.data, steps=steps, batch_size=rows, start=start, progress=False)
 
 
-def _agree(report: Report, name: str, draws: Tensor, mean: Tensor, covariance: Tensor, false_alarm: float) -> None:
+def _agree(
+    report: Report,
+    name: str,
+    draws: Tensor,
+    mean: Tensor,
+    covariance: Tensor,
+    false_alarm: float,
+    effective: float | None = None,
+) -> None:
     try:
-        assert_moments(draws, mean, covariance, false_alarm=false_alarm)
-        report.add(name, True, f"{len(draws)} draws")
+        assert_moments(draws, mean, covariance, ess=effective, false_alarm=false_alarm)
+        worth = "" if effective is None else f", worth {effective:.0f}"
+        report.add(name, True, f"{len(draws)} draws{worth}")
     except AssertionError as error:
         report.add(name, False, str(error))
+
+
+def _effective(posterior: Posterior) -> float | None:
+    """How many independent draws the draws of one chain are worth: the worst of all coordinates and their squares."""
+    if not isinstance(posterior, Draws):
+        return None
+    theta = posterior.theta.double()
+    rows = torch.cat([theta, (theta - theta.mean(0)).square()], dim=1)
+    return min(float(diagnose.ess(column)) for column in rows.T)
 
 
 def _all_nodes(posterior: Posterior) -> Tensor:
@@ -275,10 +316,16 @@ def _check_cost(report: Report, method: Inference[Any]) -> None:
 
     state = method.init(target, None, generator(0, "method"))
     streams = None if method.streams == 1 or method.reads == "full" else method.streams
-    batches = list(data.batches(64 if method.reads == "full" else 16, seed=0, streams=streams))
+    whole = method.reads == "full"
+    batches = list(data.batches(64 if whole else 16, seed=0, streams=streams)) * (4 if whole else 1)
+    batches = [
+        dataclasses.replace(b, last=False, step=k, total_steps=len(batches) + 1) for k, b in enumerate(batches, start=1)
+    ]
+    first = dataclasses.replace(batches[0], step=0)
+    state, _ = method.step(target, state, first)  # what only the first step needs is not a cost of each step
     with _patched(Target, "gradient", counted), _patched(Target, "stacked_gradient", counted):
         for batch in batches:
-            state, _ = method.step(target, state, dataclasses.replace(batch, last=False))
+            state, _ = method.step(target, state, batch)
     per_step = gradients / len(batches)
     report.add(
         "declared gradients a step",
@@ -299,8 +346,8 @@ def _numbers_held(value: Any, seen: dict[int, int]) -> int:
         if value.is_floating_point():
             storage = value.untyped_storage()
             seen[storage.data_ptr()] = storage.nbytes() // value.element_size()
-    elif isinstance(value, Target):
-        pass
+    elif isinstance(value, Target | Rows):
+        pass  # draws that are kept are the result, not the cost of a step
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             _numbers_held(getattr(value, field.name), seen)

@@ -21,6 +21,8 @@ MOMENTUM = {"momentum": 0.9}
 SGD = torch.optim.SGD
 FAST = tp.MAP(lr=0.1, optimizer=SGD, optimizer_args=MOMENTUM)
 
+SETTLED = {"steps": 200, "draws": 200, "settled": True}
+
 TABLE = {
     "MAP, SGD with momentum": (FAST, {"steps": 400}),
     "MAP, Adam with a schedule": (
@@ -37,6 +39,28 @@ TABLE = {
     "Ensemble of ensembles": (tp.Ensemble(tp.Ensemble(FAST, 2), 2), {"steps": 3}),
     "Anchored": (tp.Anchored(FAST), {"steps": 150, "draws": 600}),
     "Ensemble of Anchored": (tp.Ensemble(tp.Anchored(FAST), 3), {"steps": 3}),
+    "SGLD": (tp.SGLD(lr=0.03), SETTLED),
+    "SGHMC": (tp.SGHMC(lr=0.04, momentum=0.95), SETTLED),
+    "SGHMC, preconditioned": (
+        tp.Collect(tp.SGHMC(lr=0.05, preconditioner=tp.Layerwise(batches=1)), burn=1, every=1),
+        {"steps": 10},
+    ),
+    "BAOAB": (tp.BAOAB(lr=0.04, momentum=0.95), SETTLED),
+    "Leimkuhler–Matthews": (tp.LeimkuhlerMatthews(lr=0.03), SETTLED),
+    "SGNHT": (tp.SGNHT(lr=0.01), {"steps": 10}),
+    "PSGLD": (tp.PSGLD(lr=0.01), {"steps": 10}),
+    "GGMC": (tp.GGMC(lr=0.03, momentum=0.98, length=3), {"steps": 2000, "temperatures": (0.5,), "settled": True}),
+    "GGMC, on batches": (
+        tp.GGMC(lr=0.01, momentum=0.95, length=2, batch_size=20),
+        {"steps": 1500, "temperatures": (0.5,), "settled": True},
+    ),
+    "Collect": (tp.Collect(tp.BAOAB(lr=0.04, momentum=0.95), burn=0.05, every=2), {"steps": 4000, "settled": True}),
+    "Collect, all at once": (tp.Ensemble(tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1), 3, batched=True), {"steps": 4}),
+    "Cyclical": (tp.Cyclical(tp.SGHMC(lr=0.1), cycle=1, start=1, ramp=1, explore=0.5), {"steps": 10}),
+    "Collect at cycle ends": (
+        tp.Collect(tp.Cyclical(tp.SGHMC(lr=0.1, preconditioner=tp.Layerwise(batches=1)), cycle=1)),
+        {"steps": 10},
+    ),
 }
 
 

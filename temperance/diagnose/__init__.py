@@ -1,0 +1,44 @@
+"""Is a run right? Temperatures of a sampler, mixing of its chains, the noise of its gradients, and one verdict.
+
+    print(tp.diagnose.sampling(fitted, train))
+
+``kinetic``, ``configurational``, ``configurational_of`` and ``curvature_temperature`` measure how hot a sampler is;
+``weights`` and ``predictions`` whether its chains agree, in weights and in functions; ``gradient_noise`` what
+minibatches add; ``prior_predictive`` what the prior believes before any data.
+"""
+
+from temperance.diagnose.checks import Check
+from temperance.diagnose.convergence import Convergence, predictions, weights
+from temperance.diagnose.mixing import autocorrelation, bulk_ess, ess, mcse, rhat, tail_ess
+from temperance.diagnose.noise import GradientNoise, gradient_noise, tail_index
+from temperance.diagnose.prior import PriorPredictive, prior_predictive, relu_variance_growth
+from temperance.diagnose.temperature import Temperatures, configurational, kinetic, kinetic_interval
+from temperance.diagnose.verdict import Verdict, sampling
+from temperance.diagnose.virial import configurational_of, curvature_temperature
+
+__all__ = [
+    "Check",
+    "Convergence",
+    "GradientNoise",
+    "PriorPredictive",
+    "Temperatures",
+    "Verdict",
+    "autocorrelation",
+    "bulk_ess",
+    "configurational",
+    "configurational_of",
+    "curvature_temperature",
+    "ess",
+    "gradient_noise",
+    "kinetic",
+    "kinetic_interval",
+    "mcse",
+    "predictions",
+    "prior_predictive",
+    "relu_variance_growth",
+    "rhat",
+    "sampling",
+    "tail_ess",
+    "tail_index",
+    "weights",
+]

@@ -1,0 +1,6 @@
+"""The moves of the samplers, on plain tensors: what methods and optimisers share."""
+
+from temperance.dynamics.native import in_use
+from temperance.dynamics.noise import NormalStream, fill_rows_
+
+__all__ = ["NormalStream", "fill_rows_", "in_use"]

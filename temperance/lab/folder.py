@@ -1,0 +1,190 @@
+"""The folder of a run: ``run.json`` says what it is, ``cells/`` holds each finished cell from the moment it is done.
+
+A file is written beside its place and then moved there, so a file that can be seen is whole. In cells a null stands
+for a number that is not finite (JSON has no NaN); reading turns it back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import torch
+
+from temperance.errors import ArgumentError, MismatchError, StoreError
+from temperance.lab.experiment import Cell, Experiment, Finished, Settings
+from temperance.version import __version__
+
+GROWS = "seeds"
+"""The one setting that may change between two runs into the same folder: more seeds only add cells."""
+
+
+class Folder:
+    """The files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def cells(self) -> Path:
+        """Where finished cells are."""
+        return self.path / "cells"
+
+    @property
+    def figures(self) -> Path:
+        """Where figures are."""
+        return self.path / "figures"
+
+    def begin(self, experiment: Experiment, preset: str, settings: Settings) -> None:
+        """Make the folder, or check that what is in it belongs to the same experiment and settings."""
+        mark = fingerprint(experiment.name, settings)
+        if (self.path / "run.json").exists():
+            before = self.describe()
+            if before["fingerprint"] != mark:
+                changed = _differences(before, experiment, settings)
+                raise MismatchError(
+                    f"`out` {str(self.path)!r} holds a run of other settings ({changed}); choose another folder, or "
+                    "remove this one."
+                )
+        elif self.path.exists() and not self.path.is_dir():
+            raise StoreError(f"`out` must be a folder; {str(self.path)!r} is a file.")
+        try:
+            self.cells.mkdir(parents=True, exist_ok=True)
+            description = {
+                "experiment": experiment.name,
+                "preset": preset,
+                "settings": dataclasses.asdict(settings),
+                "fingerprint": mark,
+                "versions": versions(),
+            }
+            write_json(self.path / "run.json", description)
+        except OSError as error:
+            raise StoreError(f"`out` must be a folder that can be written; got {error}.") from error
+
+    def describe(self) -> dict[str, Any]:
+        """What ``run.json`` says."""
+        try:
+            return dict(json.loads((self.path / "run.json").read_text()))
+        except FileNotFoundError as error:
+            raise StoreError(f"{str(self.path)!r} holds no run of the laboratory: it has no run.json.") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise StoreError(f"run.json of {str(self.path)!r} is damaged: {error}.") from error
+
+    def write(self, finished: Finished) -> None:
+        """Keep a finished cell."""
+        content = {
+            "params": dict(finished.cell.params),
+            "seconds": round(finished.seconds, 3),
+            "error": finished.error,
+            "result": to_json(finished.result),
+        }
+        write_json(self.cells / f"{finished.cell.key}.json", content)
+
+    def read(self, cells: Sequence[Cell]) -> dict[str, Finished]:
+        """Those of ``cells`` that are done (or have failed), by key. A damaged file counts as not done."""
+        found = {}
+        for cell in cells:
+            try:
+                content = json.loads((self.cells / f"{cell.key}.json").read_text())
+                result = from_json(content["result"])
+                found[cell.key] = Finished(cell, result, float(content["seconds"]), content["error"])
+            except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError):
+                continue
+        return found
+
+
+def fingerprint(name: str, settings: Settings) -> str:
+    """A digest of everything that decides the numbers of a cell."""
+    values = {k: v for k, v in dataclasses.asdict(settings).items() if k != GROWS}
+    text = json.dumps([name, type(settings).__name__, values], sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _differences(before: Mapping[str, Any], experiment: Experiment, settings: Settings) -> str:
+    if before["experiment"] != experiment.name:
+        return f"experiment {before['experiment']}, not {experiment.name}"
+    old, new = before["settings"], json.loads(json.dumps(dataclasses.asdict(settings)))
+    names = [k for k in {**old, **new} if k != GROWS and old.get(k) != new.get(k)]
+    return "; ".join(f"{k}: {old.get(k)} there, {new.get(k)} now" for k in names[:4]) or "made by another version"
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "temperance": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def settings_from(kind: Any, values: Mapping[str, Any]) -> Any:
+    """A settings dataclass from what :func:`dataclasses.asdict` and JSON made of it."""
+    hints = get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - names)
+    if unknown:
+        raise ArgumentError(f"`settings` must be those of {kind.__name__}; it has no {unknown}.")
+    return kind(**{name: _typed(hints[name], value) for name, value in values.items()})
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if get_origin(hint) in (Union, UnionType):
+        return _typed(next(a for a in get_args(hint) if a is not type(None)), value)
+    if dataclasses.is_dataclass(hint):
+        return settings_from(hint, value)
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(_typed(inner[0], v) for v in value)
+        return tuple(_typed(part, v) for part, v in zip(inner, value, strict=True))
+    return float(value) if hint is float else value
+
+
+def write_json(path: Path, content: Any) -> None:
+    """All of the file or nothing."""
+    write_text(path, json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same for any text."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def to_json(value: Any) -> Any:
+    """Numbers, strings, lists and dicts (also tensors and arrays) as JSON knows them."""
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if hasattr(value, "tolist"):  # tensors and arrays
+        return to_json(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [to_json(v) for v in value]
+    raise TypeError(f"a cell must give numbers, strings, and lists and dicts of them; got {type(value).__name__}")
+
+
+def from_json(value: Any) -> Any:
+    """What a cell gave, with NaN for null."""
+    if value is None:
+        return math.nan
+    if isinstance(value, dict):
+        return {k: from_json(v) for k, v in value.items()}
+    return [from_json(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,123 @@
+"""Sweeps over the temperature: what most experiments do, and how they judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from temperance.lab.experiment import Cell, Cells, Picture, Settings, Value
+from temperance.lab.figures import COLOURS, curve, level, panels, temperatures
+from temperance.lab.judge import Estimate, estimate
+from temperance.lab.problems import Images
+from temperance.lab.sampling import Chain
+
+
+@dataclass(frozen=True)
+class SweepSettings(Settings):
+    """A sweep over ``temperatures`` of a ``network`` on ``data`` by ``chain``, for each arm of an experiment."""
+
+    network: str = "mlp-100x2"
+    data: Images = field(default_factory=lambda: Images("fashion-mnist", train=1000, test=2000))
+    chain: Chain = field(default_factory=Chain)
+    temperatures: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def sweep_cells(settings: SweepSettings, arm: str, values: Sequence[Value]) -> list[Cell]:
+    """An arm for each value × temperature × seed."""
+    return [
+        Cell(params={arm: value, "temperature": t, "seed": seed})
+        for value in values
+        for t in settings.temperatures
+        for seed in settings.all_seeds()
+    ]
+
+
+def gaps(done: Cells, settings: SweepSettings, arm: str, values: Sequence[Value]) -> dict[Value, dict[int, float]]:
+    """The cold-posterior effect of each arm, by seed."""
+    return {value: cold_gap(done, settings.temperatures, **{arm: value}) for value in values}
+
+
+def told(effects: Mapping[Value, Mapping[int, float]]) -> str:
+    """The effects of all arms in words."""
+    return "; ".join(f"{name}: {estimate(list(by_seed.values()))}" for name, by_seed in effects.items())
+
+
+def cold_gap(done: Cells, grid: Sequence[float], entry: str = "ce", **match: Value) -> dict[int, float]:
+    """The cold-posterior effect by seed: CE at T = 1 less CE at the best colder T. More than 0: cold is better.
+
+    Which T is best is decided by the *other* seeds, so that picking the smallest of several noisy numbers does not look
+    like an effect.
+    """
+    warm = done.by_seed(entry, temperature=1.0, **match)
+    curves = {t: done.by_seed(entry, temperature=t, **match) for t in grid if t < 1.0}
+    gaps = {}
+    for seed, value in warm.items():
+        others = {t: estimate([v for s, v in by.items() if s != seed]).mean for t, by in curves.items() if seed in by}
+        others = {t: mean for t, mean in others.items() if mean == mean}
+        if others:
+            best = min(others, key=lambda t: others[t])
+            gaps[seed] = value - curves[best][seed]
+    return gaps
+
+
+def by_temperature(done: Cells, grid: Sequence[float], entry: str, **match: Value) -> dict[float, Estimate]:
+    """Mean and standard error of an entry at each temperature."""
+    return {t: estimate(done.values(entry, temperature=t, **match)) for t in grid}
+
+
+def best_temperature(done: Cells, grid: Sequence[float], entry: str = "ce", **match: Value) -> float | None:
+    """The temperature with the lowest mean."""
+    known = {t: e.mean for t, e in by_temperature(done, grid, entry, **match).items() if e.count}
+    return min(known, key=lambda t: known[t]) if known else None
+
+
+LABELS = {
+    "ce": "test cross-entropy (nats)",
+    "accuracy": "test accuracy",
+    "ece": "calibration error (ECE)",
+    "gibbs_ce": "members' cross-entropy (nats)",
+    "kinetic": "kinetic temperature / T",
+    "kinetic_slow": "kinetic temperature / T, slow half of cycles",
+    "configurational": "configurational temperature / T",
+}
+
+
+def sweep_picture(
+    done: Cells,
+    grid: Sequence[float],
+    arms: Mapping[str, Mapping[str, Value]],
+    entries: Sequence[str] = ("ce", "accuracy"),
+    name: str = "sweep",
+    caption: str = "",
+    marks: Mapping[str, Mapping[str, Value]] | None = None,
+) -> Picture:
+    """A panel for each entry; in it a curve over T for each arm, and a level for each mark (SGD, say)."""
+    columns = 2 if len(entries) == 4 else len(entries)
+    figure, axes = panels(columns, len(entries) // columns, width=4.8, height=3.6)
+    for axis, entry in zip(axes, entries, strict=True):
+        for k, (label, match) in enumerate(arms.items()):
+            curve(axis, by_temperature(done, grid, entry, **match), label, COLOURS[k % len(COLOURS)])
+        for k, (label, match) in enumerate((marks or {}).items()):
+            level(axis, estimate(done.values(entry, **match)), label, COLOURS[(k + 5) % len(COLOURS)])
+        if entry in ("kinetic", "kinetic_slow", "configurational"):
+            axis.axhline(1.0, color="#444444", linewidth=0.9, linestyle=":")
+            axis.set_yscale("log")
+        temperatures(axis, grid)
+        axis.set_ylabel(LABELS[entry])
+    axes[0].legend()
+    return Picture(name, caption, figure)
+
+
+def gap_picture(gaps: Mapping[str, Estimate], axis_label: str, caption: str, name: str = "gap") -> Picture:
+    """The effect for each arm, with 95 % intervals."""
+    figure, (axis,) = panels(1, width=5.2, height=3.7)
+    known = {label: e for label, e in gaps.items() if e.count}
+    places = range(len(known))
+    widths = [e.half_width if e.count > 2 else 0.0 for e in known.values()]
+    axis.errorbar(list(places), [e.mean for e in known.values()], yerr=widths, fmt="o", color=COLOURS[0], capsize=3)
+    axis.axhline(0.0, color="#444444", linewidth=0.9, linestyle=":")
+    axis.set_xticks(list(places), list(known))
+    axis.set_xlabel(axis_label)
+    axis.set_ylabel("CE at T = 1 less CE at the best T < 1")
+    axis.margins(x=0.1)
+    return Picture(name, caption, figure)
