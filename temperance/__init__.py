@@ -12,7 +12,7 @@ fitted.predict(test.x).probs
 import importlib as _importlib
 from typing import Any as _Any
 
-from temperance import data, errors, linalg, nn, posteriors, scores, status
+from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, scores, status
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
 from temperance.inference import (
@@ -90,6 +90,7 @@ __all__ = [
     "biases",
     "cosine",
     "data",
+    "diagnose",
     "errors",
     "fit",
     "flat",
@@ -98,6 +99,7 @@ __all__ = [
     "linalg",
     "load",
     "nn",
+    "optim",
     "posteriors",
     "scores",
     "status",

@@ -188,8 +188,8 @@ def check_loss(loss: Tensor, num_data: int, num_parameters: int, temperature: fl
     """Whether the loss (C × R readings since the first draw) still falls: its mean over the first half against that
     over the second.
 
-    At equilibrium the energy of d directions varies by T√(d/2), so a fall of N·loss by less than that is no news. The
-    statistical error is that of the second half less its straight line: a fall must not count as its own noise.
+    At equilibrium the energy of d directions varies by T√(d/2), so a fall of N·loss by less than twice that is no news.
+    The statistical error is that of the second half less its straight line: a fall must not count as its own noise.
     """
     name = "loss settled"
     half = loss.shape[1] // 2
@@ -199,7 +199,7 @@ def check_loss(loss: Tensor, num_data: int, num_parameters: int, temperature: fl
     drop = float(first.mean() - second.mean())
     level = _less_line(second)
     allowed = float(tolerance(2**0.5 * mcse(level), ess(level), 1))
-    news = temperature * math.sqrt(num_parameters / 2) / num_data
+    news = 2 * temperature * math.sqrt(num_parameters / 2) / num_data
     measured = f"{float(first.mean()):.4g} in the first half since the first draw, {float(second.mean()):.4g} later"
     if drop > allowed and drop > news:
         return Check(name, False, measured, "The loss still falls: a longer burn-in, and a longer run.")

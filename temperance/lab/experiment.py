@@ -65,6 +65,10 @@ class Cell:
     def __getitem__(self, name: str) -> Any:
         return self.params[name]
 
+    def get(self, name: str, default: Any) -> Any:
+        """A parameter that not every cell has."""
+        return self.params.get(name, default)
+
 
 @dataclass(frozen=True)
 class Finished:

@@ -30,7 +30,9 @@ class Estimate:
             return "–"
         if self.count == 1:
             return f"{self.mean:.4g} (one seed)"
-        digits = max(0, min(6, 1 - math.floor(math.log10(self.error)))) if self.error > 0 else 4
+        digits = max(0, 1 - math.floor(math.log10(self.error))) if self.error > 0 else 4
+        if digits > 6:
+            return f"{self.mean:.2g} ± {self.error:.1g}"
         return f"{self.mean:.{digits}f} ± {self.error:.{digits}f}"
 
     @property

@@ -64,12 +64,16 @@ class Chain:
 def sample(target: tp.Target, chain: Chain, data: Any, test: tp.data.Data, seed: int) -> dict[str, float]:
     """Run a chain; the scores of its draws, and how hot it was in units of T while it sampled."""
     fitted = fit(target, chain.method(), data, steps=chain.steps, batch_size=chain.batch_size, seed=seed)
-    return scores(fitted, test) | temperatures(fitted, chain.start)
+    return scores(fitted, test) | temperatures(fitted, data, chain.start)
 
 
-def temperatures(fitted: tp.Fitted, after: int) -> dict[str, float]:
-    """Kinetic (corrected for the integrator's factor, and its share of readings inside the χ² interval in the slow half
-    of cycles) and configurational temperature, averaged over time and the whole network, in units of T."""
+def temperatures(fitted: tp.Fitted, data: Any, after: int) -> dict[str, float]:
+    """How hot a chain was in units of T, over time and the whole network, from step ``after`` on.
+
+    The kinetic temperature is without the integrator's own factor; ``slow`` and the share of readings inside the χ²
+    interval are of the slow half of cycles, where draws are taken. The one by curvature is computed anew from ten
+    draws: stiff directions, which feel the step and the noise of minibatches most, count most.
+    """
     kinetic = diagnose.kinetic(fitted, corrected=True, after=after)
     slow = diagnose.kinetic(fitted, corrected=True, after=after, max_pace=0.5)
     configurational = diagnose.configurational(fitted, after=after)
@@ -78,6 +82,7 @@ def temperatures(fitted: tp.Fitted, after: int) -> dict[str, float]:
         "kinetic_slow": slow.network_mean,
         "kinetic_inside": slow.inside_share,
         "configurational": configurational.network_mean,
+        "curvature": diagnose.curvature_temperature(fitted.target, fitted, data, max_draws=10).network_mean,
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from temperance.lab.experiment import Cell, Cells, Picture, Settings, Value
+from temperance.lab.experiment import Cell, Cells, Claim, Picture, Settings, Value
 from temperance.lab.figures import COLOURS, curve, level, panels, temperatures
-from temperance.lab.judge import Estimate, estimate
+from temperance.lab.judge import RULE, Estimate, all_of, estimate, near
 from temperance.lab.problems import Images
 from temperance.lab.sampling import Chain
 
@@ -42,7 +42,7 @@ def told(effects: Mapping[Value, Mapping[int, float]]) -> str:
     return "; ".join(f"{name}: {estimate(list(by_seed.values()))}" for name, by_seed in effects.items())
 
 
-def cold_gap(done: Cells, grid: Sequence[float], entry: str = "ce", **match: Value) -> dict[int, float]:
+def cold_gap(done: Cells, grid: Sequence[float], entry: str = "ce", /, **match: Value) -> dict[int, float]:
     """The cold-posterior effect by seed: CE at T = 1 less CE at the best colder T. More than 0: cold is better.
 
     Which T is best is decided by the *other* seeds, so that picking the smallest of several noisy numbers does not look
@@ -60,12 +60,12 @@ def cold_gap(done: Cells, grid: Sequence[float], entry: str = "ce", **match: Val
     return gaps
 
 
-def by_temperature(done: Cells, grid: Sequence[float], entry: str, **match: Value) -> dict[float, Estimate]:
+def by_temperature(done: Cells, grid: Sequence[float], entry: str, /, **match: Value) -> dict[float, Estimate]:
     """Mean and standard error of an entry at each temperature."""
     return {t: estimate(done.values(entry, temperature=t, **match)) for t in grid}
 
 
-def best_temperature(done: Cells, grid: Sequence[float], entry: str = "ce", **match: Value) -> float | None:
+def best_temperature(done: Cells, grid: Sequence[float], entry: str = "ce", /, **match: Value) -> float | None:
     """The temperature with the lowest mean."""
     known = {t: e.mean for t, e in by_temperature(done, grid, entry, **match).items() if e.count}
     return min(known, key=lambda t: known[t]) if known else None
@@ -76,10 +76,11 @@ LABELS = {
     "accuracy": "test accuracy",
     "ece": "calibration error (ECE)",
     "gibbs_ce": "members' cross-entropy (nats)",
-    "kinetic": "kinetic temperature / T",
-    "kinetic_slow": "kinetic temperature / T, slow half of cycles",
+    "kinetic_slow": "kinetic temperature / T",
     "configurational": "configurational temperature / T",
+    "curvature": "temperature by curvature / T",
 }
+HEATS = ("kinetic_slow", "configurational", "curvature")
 
 
 def sweep_picture(
@@ -92,20 +93,39 @@ def sweep_picture(
     marks: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> Picture:
     """A panel for each entry; in it a curve over T for each arm, and a level for each mark (SGD, say)."""
-    columns = 2 if len(entries) == 4 else len(entries)
-    figure, axes = panels(columns, len(entries) // columns, width=4.8, height=3.6)
-    for axis, entry in zip(axes, entries, strict=True):
+    columns = 2 if len(entries) == 4 else min(3, len(entries))
+    figure, axes = panels(columns, -(-len(entries) // columns), width=4.8, height=3.6)
+    for axis in axes[len(entries) :]:
+        axis.set_visible(False)
+    for axis, entry in zip(axes, entries, strict=False):
         for k, (label, match) in enumerate(arms.items()):
             curve(axis, by_temperature(done, grid, entry, **match), label, COLOURS[k % len(COLOURS)])
         for k, (label, match) in enumerate((marks or {}).items()):
             level(axis, estimate(done.values(entry, **match)), label, COLOURS[(k + 5) % len(COLOURS)])
-        if entry in ("kinetic", "kinetic_slow", "configurational"):
+        if entry in HEATS:
             axis.axhline(1.0, color="#444444", linewidth=0.9, linestyle=":")
             axis.set_yscale("log")
         temperatures(axis, grid)
         axis.set_ylabel(LABELS[entry])
     axes[0].legend()
     return Picture(name, caption, figure)
+
+
+def soundness(done: Cells, **match: Value) -> Claim:
+    """Whether the chains at T = 1 were as hot as they should be: the claims about T = 1 rest on it."""
+    kinetic, configurational, curvature = (
+        estimate(done.values(entry, temperature=1.0, **match))
+        for entry in ("kinetic_slow", "configurational", "curvature")
+    )
+    what = ", ".join(str(value) for value in match.values())
+    return Claim(
+        f"{what}: the chain at T = 1 is at T = 1" if what else "The chains at T = 1 are at T = 1",
+        "kinetic 0.99 of readings inside, configurational 0.7–0.9 (released logs, ResNet-20)",
+        f"kinetic {kinetic}, configurational {configurational}, by curvature {curvature}, in units of T",
+        all_of(near(kinetic, 1.0, 0.1), near(configurational, 1.0, 0.3)),
+        "kinetic within 0.1 and configurational within 0.3 of 1; by curvature (stiff directions first) only told; "
+        + RULE,
+    )
 
 
 def gap_picture(gaps: Mapping[str, Estimate], axis_label: str, caption: str, name: str = "gap") -> Picture:

@@ -43,7 +43,7 @@ class BAOAB(LangevinOptimizer):
     True
     """
 
-    numbers = (*LangevinOptimizer.numbers, "momentum", "mass")
+    settings = (*LangevinOptimizer.settings, "momentum", "mass")
 
     def __init__(
         self,

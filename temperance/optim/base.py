@@ -48,7 +48,7 @@ class ChainOptimizer(Optimizer, ABC):
     ``state_dict`` holds all that the next step needs.
     """
 
-    numbers: ClassVar[tuple[str, ...]] = ("lr", "num_data", "temperature", "weight_decay", "pace")
+    settings: ClassVar[tuple[str, ...]] = ("lr", "num_data", "temperature", "weight_decay", "pace")
 
     def __init__(self, params: ParamsT, seed: int, **defaults: Any) -> None:
         self._records: dict[int, _Record] = {}
@@ -74,7 +74,7 @@ class ChainOptimizer(Optimizer, ABC):
         check_positive(group["lr"], "lr")
         self.check(group)
         group["seed"] = check_seed(group["seed"])
-        for name in self.numbers:  # plain numbers, so that a file of them needs no pickled classes
+        for name in self.settings:  # plain numbers, so that a file of them needs no pickled classes
             value = group[name]
             if isinstance(value, numbers.Integral) and not isinstance(value, int):
                 group[name] = int(value)
@@ -108,7 +108,7 @@ class ChainOptimizer(Optimizer, ABC):
                 raise ArgumentError(f"`{name}` must be a finite number, 0 or more; got {group[name]!r}.")
         if not _is_number(group["pace"]) or not 0 <= group["pace"] <= 1:
             raise ArgumentError(f"`pace` must lie in [0, 1]; got {group['pace']!r}.")
-        if "mass" in self.numbers:
+        if "mass" in self.settings:
             check_positive(group["mass"], "mass")
 
     # ------------------------------------------------------------------ gradients
@@ -116,7 +116,7 @@ class ChainOptimizer(Optimizer, ABC):
     def _gather(self, index: int) -> list[Block]:
         """The group's blocks with gradients copied in. Nothing of the user's has changed yet."""
         group = self.param_groups[index]
-        values = tuple(group[name] for name in self.numbers)
+        values = tuple(group[name] for name in self.settings)
         if self._checked.get(index) != values:
             self.check(group)
             self._checked[index] = values

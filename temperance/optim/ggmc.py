@@ -64,7 +64,7 @@ class GGMC(ChainOptimizer):
     True
     """
 
-    numbers = (*ChainOptimizer.numbers, "momentum", "mass")
+    settings = (*ChainOptimizer.settings, "momentum", "mass")
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class LeimkuhlerMatthews(LangevinOptimizer):
     ['noise_before']
     """
 
-    numbers = (*LangevinOptimizer.numbers, "mass")
+    settings = (*LangevinOptimizer.settings, "mass")
 
     def __init__(
         self,

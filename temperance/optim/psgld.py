@@ -42,7 +42,7 @@ class PSGLD(LangevinOptimizer):
     {'second_moment': tensor([1., 4., 9.]), 'step': 1}
     """
 
-    numbers = (*LangevinOptimizer.numbers, "decay", "epsilon", "adapt")
+    settings = (*LangevinOptimizer.settings, "decay", "epsilon", "adapt")
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class SGHMC(LangevinOptimizer):
     torch.Size([1, 1])
     """
 
-    numbers = (*LangevinOptimizer.numbers, "momentum", "mass")
+    settings = (*LangevinOptimizer.settings, "momentum", "mass")
 
     def __init__(
         self,

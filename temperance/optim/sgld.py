@@ -37,7 +37,7 @@ class SGLD(LangevinOptimizer):
     tensor([-0.0100, -0.0100, -0.0100])
     """
 
-    numbers = (*LangevinOptimizer.numbers, "mass")
+    settings = (*LangevinOptimizer.settings, "mass")
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class SGNHT(LangevinOptimizer):
     ['friction', 'velocity']
     """
 
-    numbers = (*LangevinOptimizer.numbers, "momentum", "mass")
+    settings = (*LangevinOptimizer.settings, "momentum", "mass")
 
     def __init__(
         self,

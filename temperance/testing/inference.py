@@ -133,7 +133,7 @@ def _run(
         probe = fit(target, method, problem.data, steps=1, batch_size=rows, progress=False)
         if isinstance(probe.posterior, Point | Draws):
             alone = isinstance(method, Sampler) and not isinstance(method, Stackable)
-            method = Collect(method, burn=0.1, every=1) if alone else Ensemble(method, draws)
+            method = Collect(method, burn=0.1, every=1) if alone else Ensemble(method, draws)  # type: ignore[arg-type]
     start = None
     if settled:
         root = torch.linalg.cholesky(temperature * torch.linalg.inv(problem.precision))

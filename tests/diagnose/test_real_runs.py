@@ -34,7 +34,7 @@ def test_a_step_that_is_too_large():
 
 
 def test_batches_that_are_too_noisy():
-    _, verdict = run(chains(tp.SGHMC(lr=0.02, momentum=0.9)), steps=1000, batch_size=20)
+    _, verdict = run(chains(tp.SGHMC(lr=0.01, momentum=0.9)), steps=1500, batch_size=10)
     for name in ("kinetic temperature", "temperature by curvature"):
         assert verdict[name].passed is False
         assert "larger batches" in verdict[name].remedy

@@ -261,9 +261,9 @@ def root_of_cosine(fraction: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("steps", "cycles", "found"), [(4000, 10, 9), pytest.param(50_000, 30, 20, marks=pytest.mark.slow)]
+    ("steps", "cycles", "found"), [(4000, 10, 6), pytest.param(50_000, 30, 20, marks=pytest.mark.slow)]
 )
 def test_cyclical_finds_the_modes_where_a_single_run_does_not(steps, cycles, found):
     cyclical = tp.Cyclical(tp.SGLD(lr=0.07), cycle=steps // cycles, shape=root_of_cosine)
-    assert modes_found(tp.SGLD(lr=0.01), steps, 0, 20) <= 4
-    assert modes_found(cyclical, steps, 0, 20) >= found
+    assert modes_found(tp.SGLD(lr=0.01), steps, 0, 10) <= 3
+    assert modes_found(cyclical, steps, 0, 10) >= found

@@ -10,7 +10,7 @@ from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, P
 from temperance.lab.judge import RULE, above, all_of, difference, estimate, near
 from temperance.lab.problems import Images, make_network
 from temperance.lab.sampling import Chain, sample
-from temperance.lab.sweep import SweepSettings, gap_picture, gaps, sweep_cells, sweep_picture, told
+from temperance.lab.sweep import HEATS, SweepSettings, gap_picture, gaps, soundness, sweep_cells, sweep_picture, told
 
 TOLERANCE = 0.1
 """Nats of cross-entropy at T = 1 within which batch sizes count as equal."""
@@ -29,7 +29,7 @@ PRESETS = {
             seeds=3,
             network="mlp-30x2",
             data=Images("digits", train=300),
-            chain=Chain(start=200, cycle=80, cycles=4),
+            chain=Chain(0.05, 0.97, 50, 300, 60, 4),
             temperatures=(0.05, 1.0),
             sizes=(30, 300),
         ),
@@ -102,6 +102,7 @@ def claims(settings: BatchSettings, done: Cells) -> list[Claim]:
             above(hot),
             f"difference above 0; {RULE}",
         ),
+        soundness(done, batch=sizes[-1]),
     ]
 
 
@@ -115,7 +116,7 @@ def figures(settings: BatchSettings, done: Cells) -> list[Picture]:
             done,
             settings.temperatures,
             arms,
-            ("ce", "accuracy", "kinetic_slow", "configurational"),
+            ("ce", "accuracy", "ece", *HEATS),
             name="batch-size",
             caption=f"{settings.network} on {settings.data.train or 'all'} rows of {settings.data.name}, by batch size "
             "with the same number of steps: scores, and the temperatures of the chains.",

@@ -12,7 +12,7 @@ from temperance.lab.figures import COLOURS, curve, panels
 from temperance.lab.judge import RULE, above, difference, estimate
 from temperance.lab.problems import Images, make_network
 from temperance.lab.sampling import Chain, sample
-from temperance.lab.sweep import SweepSettings, gaps, sweep_cells, sweep_picture
+from temperance.lab.sweep import HEATS, SweepSettings, gaps, soundness, sweep_cells, sweep_picture
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ PRESETS = {
         CapacitySettings(
             seeds=3,
             data=Images("digits", train=300),
-            chain=Chain(batch_size=50, start=200, cycle=80, cycles=4),
+            chain=Chain(0.05, 0.97, 50, 300, 60, 4),
             temperatures=(0.05, 1.0),
             widths=(10, 50),
             depth=2,
@@ -95,7 +95,7 @@ def claims(settings: CapacitySettings, done: Cells) -> list[Claim]:
                 f"difference above 0; {RULE}",
             )
         )
-    return made
+    return made + [soundness(done, network=network) for network in settings.networks()]
 
 
 def figures(settings: CapacitySettings, done: Cells) -> list[Picture]:
@@ -126,7 +126,7 @@ def _sweep(settings: CapacitySettings, done: Cells, what: str, networks: Sequenc
         done,
         settings.temperatures,
         {network: {"network": network} for network in networks},
-        ("ce", "accuracy", "kinetic_slow", "configurational"),
+        ("ce", "accuracy", "ece", *HEATS),
         name=f"sweep-{what}",
         caption=f"MLPs on {settings.data.name} under N(0, 1), by {what}: scores, and the temperatures of the chains.",
     )

@@ -10,7 +10,7 @@ from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, P
 from temperance.lab.judge import RULE, above, difference, estimate
 from temperance.lab.problems import Images, fit, make_network, scores
 from temperance.lab.sampling import Chain, sample, sgd
-from temperance.lab.sweep import best_temperature, cold_gap, sweep_picture
+from temperance.lab.sweep import HEATS, best_temperature, cold_gap, soundness, sweep_picture
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ PRESETS = {
     "quick": Preset(
         ColdSettings(
             seeds=3,
-            arms=(Arm("mlp-30x2", _DIGITS, Chain(batch_size=50, start=300, cycle=100, cycles=4), 200),),
+            arms=(Arm("mlp-30x2", _DIGITS, Chain(0.05, 0.97, 50, 300, 60, 6), 200),),
             temperatures=(0.01, 0.1, 1.0),
             members=3,
         ),
@@ -108,7 +108,7 @@ def run(settings: ColdSettings, cell: Cell) -> dict[str, Any]:
     arm, seed = settings.arm(cell["network"]), cell["seed"]
     train, test = arm.data.load(seed)
     network = make_network(arm.network, train, seed)
-    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), cell.params.get("temperature", 1.0))
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), cell.get("temperature", 1.0))
     if cell["method"] == "sghmc":
         return sample(target, arm.chain, train, test, seed)
     method: tp.Inference[Any] = sgd(arm.sgd_lr, 0.9, arm.sgd_steps)
@@ -157,6 +157,7 @@ def claims(settings: ColdSettings, done: Cells) -> list[Claim]:
             )
         )
         made.append(_cold_beats_sgd(settings, done, arm.network))
+        made.append(soundness(done, **match))
     return made
 
 
@@ -203,7 +204,7 @@ def figures(settings: ColdSettings, done: Cells) -> list[Picture]:
             done,
             settings.temperatures,
             {arm.network: {"network": arm.network, "method": "sghmc"} for arm in settings.arms},
-            ("kinetic", "kinetic_slow", "configurational"),
+            HEATS,
             name="chain-temperatures",
             caption="How hot the chains were, in units of T. Where T is tiny, the noise of batches is hotter.",
         )

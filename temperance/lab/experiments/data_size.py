@@ -12,7 +12,7 @@ from temperance.lab.figures import COLOURS, curve, panels
 from temperance.lab.judge import RULE, above, all_of, difference, estimate
 from temperance.lab.problems import Images, make_network
 from temperance.lab.sampling import Chain, sample
-from temperance.lab.sweep import SweepSettings, gaps, sweep_cells, sweep_picture, told
+from temperance.lab.sweep import HEATS, SweepSettings, gaps, soundness, sweep_cells, sweep_picture, told
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ PRESETS = {
             seeds=3,
             network="mlp-30x2",
             data=Images("digits"),
-            chain=Chain(batch_size=50, start=200, cycle=80, cycles=4),
+            chain=Chain(0.05, 0.97, 50, 300, 60, 4),
             temperatures=(0.05, 1.0),
             sizes=(100, 400),
             chain_size=300,
@@ -95,6 +95,7 @@ def claims(settings: SizeSettings, done: Cells) -> list[Claim]:
             above(shrink),
             f"difference above 0; {RULE}",
         ),
+        *(soundness(done, size=size) for size in sizes),
     ]
 
 
@@ -118,7 +119,7 @@ def figures(settings: SizeSettings, done: Cells) -> list[Picture]:
             done,
             settings.temperatures,
             {f"{size} rows": {"size": size} for size in sizes},
-            ("ce", "accuracy", "kinetic_slow", "configurational"),
+            ("ce", "accuracy", "ece", *HEATS),
             name="sweep",
             caption=f"{settings.network} on {settings.data.name} under N(0, 1), by rows of the training set: scores "
             "and the temperatures of the chains.",

@@ -50,7 +50,12 @@ PRESETS = {
         ),
         0.8,
     ),
-    "standard": Preset(DiagnosticSettings(seeds=5, chain=Chain(0.05, 0.97, 100, 1500, 100, 100)), 4),
+    "standard": Preset(
+        DiagnosticSettings(
+            seeds=5, data=Images("digits", train=500), chain=Chain(0.03, 0.97, 250, 1000, 100, 80), factor=5.0
+        ),
+        3,
+    ),
     "paper": Preset(
         DiagnosticSettings(
             seeds=3,

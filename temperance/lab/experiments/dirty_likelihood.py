@@ -20,7 +20,7 @@ from temperance.lab.figures import COLOURS, panels
 from temperance.lab.judge import RULE, above, all_of, below, difference, estimate
 from temperance.lab.problems import Images, make_network
 from temperance.lab.sampling import Chain, sample
-from temperance.lab.sweep import SweepSettings, cold_gap, gap_picture, sweep_cells, sweep_picture
+from temperance.lab.sweep import HEATS, SweepSettings, cold_gap, gap_picture, soundness, sweep_cells, sweep_picture
 
 SWITCHES = {"": "clean", "-augmented": "augmentation", "-bn": "batch norm", "-dropout": "dropout"}
 EXACT, CHANGED = 1e-3, 0.01
@@ -44,7 +44,7 @@ PRESETS = {
         DirtySettings(
             seeds=3,
             data=Images("digits", train=300),
-            chain=Chain(batch_size=50, start=150, cycle=60, cycles=3, allow_batch_norm=True),
+            chain=Chain(0.05, 0.97, 50, 300, 60, 3, allow_batch_norm=True),
             temperatures=(0.05, 1.0),
             bases=("mlp-30x2",),
             repeats=3,
@@ -83,7 +83,7 @@ def run(settings: DirtySettings, cell: Cell) -> dict[str, Any]:
     """A chain at one temperature, or the bias of the gradient."""
     train, test = settings.data.load(cell["seed"])
     network = make_network(cell["network"], train, cell["seed"])
-    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), cell.params.get("temperature", 1.0))
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), cell.get("temperature", 1.0))
     if "temperature" in cell.params:
         return sample(target, settings.chain, train, test, cell["seed"])
     with torch.random.fork_rng(devices=[]):
@@ -150,7 +150,7 @@ def claims(settings: DirtySettings, done: Cells) -> list[Claim]:
                 f"difference for augmentation above 0; {RULE}",
             )
         )
-    return made
+    return made + [soundness(done, network=base) for base in settings.bases]
 
 
 def figures(settings: DirtySettings, done: Cells) -> list[Picture]:
@@ -163,7 +163,7 @@ def figures(settings: DirtySettings, done: Cells) -> list[Picture]:
                 done,
                 settings.temperatures,
                 arms,
-                ("ce", "accuracy", "kinetic_slow", "configurational"),
+                ("ce", "accuracy", "ece", *HEATS),
                 name=f"sweep-{base}",
                 caption=f"{base} on {settings.data.name}, clean and with one switch at a time: scores, and the "
                 "temperatures of the chains.",

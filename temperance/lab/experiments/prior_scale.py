@@ -10,7 +10,17 @@ from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, P
 from temperance.lab.judge import RULE, above, all_of, difference, estimate
 from temperance.lab.problems import Images, make_network
 from temperance.lab.sampling import Chain, sample
-from temperance.lab.sweep import SweepSettings, best_temperature, gap_picture, gaps, sweep_cells, sweep_picture, told
+from temperance.lab.sweep import (
+    HEATS,
+    SweepSettings,
+    best_temperature,
+    gap_picture,
+    gaps,
+    soundness,
+    sweep_cells,
+    sweep_picture,
+    told,
+)
 
 FAN_IN = "fan-in"
 
@@ -32,7 +42,7 @@ PRESETS = {
             seeds=3,
             network="mlp-30x2",
             data=Images("digits", train=300),
-            chain=Chain(batch_size=50, start=200, cycle=80, cycles=4),
+            chain=Chain(0.05, 0.97, 50, 300, 60, 4),
             temperatures=(0.05, 1.0),
             scales=(0.3, 1.0),
         ),
@@ -101,6 +111,7 @@ def claims(settings: ScaleSettings, done: Cells) -> list[Claim]:
             above(gain) if good != unit else False,
             f"difference above 0; {RULE}; the scale was chosen on the same data",
         ),
+        *(soundness(done, prior=arm) for arm in settings.arms()),
     ]
 
 
@@ -120,7 +131,7 @@ def figures(settings: ScaleSettings, done: Cells) -> list[Picture]:
             done,
             settings.temperatures,
             arms,
-            ("kinetic_slow", "configurational"),
+            HEATS,
             name="chain-temperatures",
             caption="How hot the chains were, in units of T.",
         ),
