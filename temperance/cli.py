@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -68,17 +69,27 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
+def _shown_methods() -> dict[str, tp.Inference[Any]]:
+    alone = (
+        tp.MAP, tp.Anchored, tp.SGLD, tp.SGHMC, tp.PSGLD, tp.SGNHT, tp.BAOAB, tp.LeimkuhlerMatthews, tp.GGMC
+    )  # fmt: skip
+    found: dict[str, tp.Inference[Any]] = {f"{kind.__name__}()": kind() for kind in alone}
+    found["Ensemble(MAP(), 5)"] = tp.Ensemble(tp.MAP(), 5)
+    found["Collect(SGHMC())"] = tp.Collect(tp.SGHMC())
+    found["Cyclical(SGHMC())"] = tp.Cyclical(tp.SGHMC())
+    found["Ensemble(Collect(SGHMC()), 4)"] = tp.Ensemble(tp.Collect(tp.SGHMC()), 4)
+    return found
+
+
 def _methods(options: argparse.Namespace) -> int:
     table = Table(title="Methods")
     table.add_column("method", no_wrap=True)
     for heading in ("exact on a linear-Gaussian model", "gradients a step", "copies of θ", "reads"):
         table.add_column(heading)
-    for make in (tp.MAP, tp.Anchored, lambda: tp.Ensemble(tp.MAP(), 5)):
-        method = make()
+    for name, method in _shown_methods().items():
         cost = method.cost()
-        name = f"Ensemble({type(method.base).__name__}(), 5)" if isinstance(method, tp.Ensemble) else ""
         table.add_row(
-            name or f"{type(method).__name__}()",
+            name,
             method.exact.value,
             f"{cost.gradients_per_step:g}",
             f"{cost.copies_of_theta:g}",

@@ -40,7 +40,7 @@ class BAOAB(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
-    lr: float = 1e-3
+    lr: float = 0.03
     momentum: float = 0.9
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False

@@ -73,7 +73,7 @@ class GGMC(Sampler):
     reads: ClassVar[Literal["minibatch", "full"]] = "full"
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
-    lr: float = 1e-3
+    lr: float = 0.01
     momentum: float = 0.9
     length: int = 1
     batch_size: int | None = None

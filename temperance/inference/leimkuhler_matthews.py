@@ -34,7 +34,7 @@ class LeimkuhlerMatthews(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
-    lr: float = 1e-3
+    lr: float = 0.1
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False
 

@@ -41,7 +41,7 @@ class PSGLD(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE
 
-    lr: float = 1e-4
+    lr: float = 3e-3
     decay: float = 0.99
     epsilon: float = 1e-3
     adapt: int | None = None

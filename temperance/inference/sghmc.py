@@ -45,7 +45,7 @@ class SGHMC(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
-    lr: float = 1e-3
+    lr: float = 0.03
     momentum: float = 0.9
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False

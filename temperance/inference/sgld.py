@@ -39,7 +39,7 @@ class SGLD(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
-    lr: float = 1e-3
+    lr: float = 0.1
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False
 
