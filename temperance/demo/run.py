@@ -24,7 +24,6 @@ SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
     "Ensemble × 5": lambda: tp.Ensemble(tp.MAP(lr=1e-3), 5),
     "Anchored × 5": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
     "SGHMC": lambda: tp.Collect(tp.SGHMC(lr=0.03)),
-    "SGHMC, cyclical": lambda: tp.Collect(tp.Cyclical(tp.SGHMC(lr=0.1), cycle=40, start=200)),
 }
 """The methods of the demo. A new method adds its line here and is in the table, the plots and the page."""
 

@@ -13,7 +13,7 @@ matplotlib.use("Agg")  # needs no screen
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
 from temperance.lab.experiment import Picture
 from temperance.lab.judge import Estimate
@@ -101,6 +101,13 @@ def level(axis: Axes, value: Estimate, label: str | None, colour: str = GREY, st
 def whole_numbers(axis: Axes) -> None:
     """Ticks of the horizontal axis at whole numbers only."""
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def plain_numbers(axis: Axes) -> None:
+    """Ticks of a logarithmic vertical axis as plain numbers."""
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    low, high = axis.get_ylim()
+    axis.yaxis.set_minor_formatter(StrMethodFormatter("{x:.3g}") if high < 8 * low else NullFormatter())
 
 
 def temperatures(axis: Axes, values: Sequence[float]) -> None:

@@ -69,9 +69,10 @@ def make_network(name: str, data: tp.data.Data, seed: int) -> nn.Module:
         if found and ending != "frn":
             width = int(found[1])
             hidden = [width] * int(found[2])
-            return tp.nn.MLP(features(data), hidden, classes, lambda: _activation(ending, nn.BatchNorm1d, width))
+            activation = functools.partial(_activation, ending, nn.BatchNorm1d, width)
+            return _he_normal(tp.nn.MLP(features(data), hidden, classes, activation))
         if base == "cnn" and ending != "frn":
-            return _small_cnn(data, classes, ending)
+            return _he_normal(_small_cnn(data, classes, ending))
         if base == "resnet20" and ending != "dropout":
             return tp.nn.ResNet20(norm={"bn": nn.BatchNorm2d, "frn": tp.nn.FilterResponseNorm}.get(ending))
         if name == "cnn-lstm":
@@ -79,6 +80,27 @@ def make_network(name: str, data: tp.data.Data, seed: int) -> nn.Module:
     raise tp.errors.ArgumentError(
         f"`network` must be mlp-WIDTHxDEPTH, cnn, resnet20 or cnn-lstm with a known ending; got {name!r}."
     )
+
+
+def make_prior(name: str) -> tp.Prior:
+    """A Gaussian prior by name: ``normal-0.3`` has that scale for every weight, ``fan-in-3`` the scale 3 / √fan-in for
+    weights and 1 for biases (√2 would be He's)."""
+    kind, _, number = name.rpartition("-")
+    try:
+        scales: dict[str, Any] = {"normal": float(number), "fan-in": tp.FanIn(float(number))}
+        return tp.GaussianPrior(scales[kind])
+    except (KeyError, ValueError) as error:
+        raise tp.errors.ArgumentError(f"`prior` must be normal-SCALE or fan-in-GAIN; got {name!r}.") from error
+
+
+def _he_normal(network: nn.Module) -> nn.Module:
+    """Weights that start as He et al. (2015) say, biases at zero."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return network
 
 
 def _activation(ending: str, norm: Callable[[int], nn.Module], width: int) -> nn.Module:

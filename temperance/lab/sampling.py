@@ -30,11 +30,11 @@ class Chain:
         allow_batch_norm: sample though the network has batch norm.
     """
 
-    lr: float = 0.01
-    momentum: float = 0.99
+    lr: float = 0.02
+    momentum: float = 0.98
     batch_size: int = 100
-    start: int = 2000
-    cycle: int = 150
+    start: int = 1000
+    cycle: int = 100
     cycles: int = 20
     preconditioned: bool = True
     allow_batch_norm: bool = False

@@ -115,11 +115,10 @@ def _check_limits(
         problem = linear_gaussian()
         blind = Target(problem.target.network, Normal(scale=1e6), problem.target.prior)
         scale = blind.bound_prior.pieces[0][1].scale  # type: ignore[attr-defined]
-        prior = {"mean": torch.full_like(problem.mean, 0.3), "covariance": torch.diag(scale.double() ** 2)}
-        empty = dataclasses.replace(problem, target=blind, **prior)
+        centre, spread = torch.full_like(problem.mean, 0.3), torch.diag(scale.double() ** 2)
+        empty = dataclasses.replace(problem, target=blind, mean=centre, covariance=spread)
         posterior = _run(empty, method, 1.0, steps, draws, settled).posterior
         nodes = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)
-        centre, spread = torch.full_like(problem.mean, 0.3), torch.diag(scale**2)
         _agree(report, "no data, the prior", nodes, centre, spread, false_alarm, _effective(posterior))
 
 

@@ -10,7 +10,7 @@ import temperance as tp
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset
 from temperance.lab.figures import COLOURS, curve, panels
 from temperance.lab.judge import RULE, above, difference, estimate
-from temperance.lab.problems import Images, make_network
+from temperance.lab.problems import Images, make_network, make_prior
 from temperance.lab.sampling import Chain, sample
 from temperance.lab.sweep import HEATS, SweepSettings, gaps, soundness, sweep_cells, sweep_picture
 
@@ -19,7 +19,7 @@ from temperance.lab.sweep import HEATS, SweepSettings, gaps, soundness, sweep_ce
 class CapacitySettings(SweepSettings):
     """MLPs of ``widths`` with ``depth`` hidden layers, and of ``depths`` hidden layers of ``width`` units."""
 
-    widths: tuple[int, ...] = (10, 30, 100, 300)
+    widths: tuple[int, ...] = (10, 30, 100, 200)
     depth: int = 3
     depths: tuple[int, ...] = (1, 2, 3, 5)
     width: int = 128
@@ -42,6 +42,7 @@ PRESETS = {
         CapacitySettings(
             seeds=3,
             data=Images("digits", train=300),
+            prior="normal-1",
             chain=Chain(0.05, 0.97, 50, 300, 60, 4),
             temperatures=(0.05, 1.0),
             widths=(10, 50),
@@ -51,10 +52,11 @@ PRESETS = {
         ),
         0.6,
     ),
-    "standard": Preset(CapacitySettings(chain=Chain(), temperatures=(0.01, 0.1, 0.3, 1.0)), 9),
+    "standard": Preset(CapacitySettings(temperatures=(0.01, 0.1, 0.3, 1.0)), 7),
     "paper": Preset(
         CapacitySettings(
             data=Images("cifar10"),
+            prior="normal-1",
             chain=Chain(0.1, 0.9, 128, 150 * 391, 50 * 391, 27),
             temperatures=(0.001, 0.01, 0.03, 0.1, 0.3, 1.0),
             widths=(32, 64, 128, 256, 512),
@@ -71,10 +73,10 @@ def cells(settings: CapacitySettings) -> list[Cell]:
 
 
 def run(settings: CapacitySettings, cell: Cell) -> dict[str, Any]:
-    """A chain of one network at one temperature, under N(0, 1)."""
+    """A chain of one network at one temperature."""
     train, test = settings.data.load(cell["seed"])
     network = make_network(cell["network"], train, cell["seed"])
-    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), cell["temperature"])
+    target = tp.Target(network, tp.Categorical(), make_prior(settings.prior), cell["temperature"])
     return sample(target, settings.chain, train, test, cell["seed"])
 
 
@@ -128,7 +130,7 @@ def _sweep(settings: CapacitySettings, done: Cells, what: str, networks: Sequenc
         {network: {"network": network} for network in networks},
         ("ce", "accuracy", "ece", *HEATS),
         name=f"sweep-{what}",
-        caption=f"MLPs on {settings.data.name} under N(0, 1), by {what}: scores, and the temperatures of the chains.",
+        caption=f"MLPs on {settings.data.name} under {settings.prior}, by {what}: scores, and the chains' heat.",
     )
 
 

@@ -8,33 +8,39 @@ from typing import Any
 import temperance as tp
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.judge import RULE, above, difference, estimate
-from temperance.lab.problems import Images, fit, make_network, scores
+from temperance.lab.problems import Images, fit, make_network, make_prior, scores
 from temperance.lab.sampling import Chain, sample, sgd
 from temperance.lab.sweep import HEATS, best_temperature, cold_gap, soundness, sweep_picture
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A network on data, with the chain and the SGD that suit it."""
+    """A network under a prior on data, with the chain and the SGD that suit it."""
 
     network: str
+    prior: str
     data: Images
     chain: Chain
     sgd_steps: int
     sgd_lr: float = 0.1
 
+    @property
+    def name(self) -> str:
+        """Network and prior."""
+        return f"{self.network} {self.prior}"
+
 
 @dataclass(frozen=True)
 class ColdSettings(Settings):
-    """``arms`` under N(0, 1) on every weight, at ``temperatures``; an SGD ensemble has ``members``."""
+    """``arms`` at ``temperatures``; an SGD ensemble has ``members``. The paper's prior is ``normal-1``."""
 
     arms: tuple[Arm, ...] = ()
     temperatures: tuple[float, ...] = ()
     members: int = 5
 
-    def arm(self, network: str) -> Arm:
+    def arm(self, name: str) -> Arm:
         """By name."""
-        return next(arm for arm in self.arms if arm.network == network)
+        return next(arm for arm in self.arms if arm.name == name)
 
 
 _DIGITS = Images("digits", train=300)
@@ -44,7 +50,7 @@ PRESETS = {
     "quick": Preset(
         ColdSettings(
             seeds=3,
-            arms=(Arm("mlp-30x2", _DIGITS, Chain(0.05, 0.97, 50, 300, 60, 6), 200),),
+            arms=(Arm("mlp-30x2", "normal-1", _DIGITS, Chain(0.05, 0.97, 50, 300, 60, 6), 200),),
             temperatures=(0.01, 0.1, 1.0),
             members=3,
         ),
@@ -54,8 +60,9 @@ PRESETS = {
         ColdSettings(
             seeds=3,
             arms=(
-                Arm("mlp-100x2", _FASHION, Chain(cycles=25), 1500),
-                Arm("cnn", _FASHION, Chain(0.02, start=1200, cycles=20), 1000),
+                Arm("mlp-100x2", "fan-in-3", _FASHION, Chain(cycles=25), 1500),
+                Arm("mlp-100x2", "normal-1", _FASHION, Chain(0.01, 0.99, 100, 2000, 150, 20), 1500),
+                Arm("cnn", "normal-1", _FASHION, Chain(0.02, 0.99, 100, 1000, 100, 20), 1000),
             ),
             temperatures=(1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         ),
@@ -67,18 +74,21 @@ PRESETS = {
             arms=(
                 Arm(
                     "resnet20-bn-augmented",
+                    "normal-1",
                     Images("cifar10"),
                     Chain(0.1, 0.9, 128, 150 * _CIFAR_EPOCH, 50 * _CIFAR_EPOCH, 27, allow_batch_norm=True),
                     200 * _CIFAR_EPOCH,
                 ),
                 Arm(
                     "resnet20-frn",
+                    "normal-1",
                     Images("cifar10"),
                     Chain(0.1, 0.9, 128, 150 * _CIFAR_EPOCH, 50 * _CIFAR_EPOCH, 27),
                     200 * _CIFAR_EPOCH,
                 ),
                 Arm(
                     "cnn-lstm",
+                    "normal-1",
                     Images("imdb", train=20000),
                     Chain(0.1, 0.9, 32, 50 * _IMDB_EPOCH, 25 * _IMDB_EPOCH, 18),
                     20 * _IMDB_EPOCH,
@@ -96,19 +106,17 @@ def cells(settings: ColdSettings) -> list[Cell]:
     made = []
     for arm in settings.arms:
         for seed in settings.all_seeds():
-            made += [Cell.of(network=arm.network, method=method, seed=seed) for method in ("sgd-ensemble", "sgd")]
-            made += [
-                Cell.of(network=arm.network, method="sghmc", temperature=t, seed=seed) for t in settings.temperatures
-            ]
+            made += [Cell.of(arm=arm.name, method=method, seed=seed) for method in ("sgd-ensemble", "sgd")]
+            made += [Cell.of(arm=arm.name, method="sghmc", temperature=t, seed=seed) for t in settings.temperatures]
     return made
 
 
 def run(settings: ColdSettings, cell: Cell) -> dict[str, Any]:
     """Scores on test data; of a chain also its temperatures."""
-    arm, seed = settings.arm(cell["network"]), cell["seed"]
+    arm, seed = settings.arm(cell["arm"]), cell["seed"]
     train, test = arm.data.load(seed)
     network = make_network(arm.network, train, seed)
-    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), cell.get("temperature", 1.0))
+    target = tp.Target(network, tp.Categorical(), make_prior(arm.prior), cell.get("temperature", 1.0))
     if cell["method"] == "sghmc":
         return sample(target, arm.chain, train, test, seed)
     method: tp.Inference[Any] = sgd(arm.sgd_lr, 0.9, arm.sgd_steps)
@@ -130,13 +138,13 @@ def claims(settings: ColdSettings, done: Cells) -> list[Claim]:
     """For each network: cold is better than T = 1, T = 1 is worse than SGD, cold beats SGD; sampling was sound."""
     made = []
     for arm in settings.arms:
-        match = {"network": arm.network, "method": "sghmc"}
-        grid, at = settings.temperatures, {"network": arm.network}
+        match = {"arm": arm.name, "method": "sghmc"}
+        grid, at = settings.temperatures, {"arm": arm.name}
         best = best_temperature(done, grid, **match)
         gap = estimate(list(cold_gap(done, grid, **match).values()))
         made.append(
             Claim(
-                f"{arm.network}: a cold posterior (T < 1) predicts better than the Bayes posterior",
+                f"{arm.name}: a cold posterior (T < 1) predicts better than the Bayes posterior",
                 _PAPER["best"],
                 f"best T {best:g}; cross-entropy at T = 1 is higher by {gap}",
                 above(gap),
@@ -148,7 +156,7 @@ def claims(settings: ColdSettings, done: Cells) -> list[Claim]:
         )
         made.append(
             Claim(
-                f"{arm.network}: the Bayes posterior is less accurate than SGD",
+                f"{arm.name}: the Bayes posterior is less accurate than SGD",
                 _PAPER["sgd"],
                 f"SGD {estimate(done.values('accuracy', method='sgd', **at))}, T = 1 "
                 f"{estimate(done.values('accuracy', temperature=1.0, **match))}; difference {loss}",
@@ -156,24 +164,24 @@ def claims(settings: ColdSettings, done: Cells) -> list[Claim]:
                 f"difference above 0; {RULE}",
             )
         )
-        made.append(_cold_beats_sgd(settings, done, arm.network))
-        made.append(soundness(done, **match))
+        made.append(_cold_beats_sgd(settings, done, arm.name))
+        made.append(soundness(done, arm=arm.name))
     return made
 
 
-def _cold_beats_sgd(settings: ColdSettings, done: Cells, network: str) -> Claim:
-    plain, cold = done.by_seed("ce", network=network, method="sgd"), {}
+def _cold_beats_sgd(settings: ColdSettings, done: Cells, arm: str) -> Claim:
+    plain, cold = done.by_seed("ce", arm=arm, method="sgd"), {}
     for seed in plain:  # the temperature is chosen by the other seeds
-        others = Cells([f for f in done.where(network=network, method="sghmc") if f.cell["seed"] != seed])
+        others = Cells([f for f in done.where(arm=arm, method="sghmc") if f.cell["seed"] != seed])
         colder = [t for t in settings.temperatures if t < 1]
         best = best_temperature(others, colder)
-        found = {} if best is None else done.by_seed("ce", network=network, method="sghmc", temperature=best)
+        found = {} if best is None else done.by_seed("ce", arm=arm, method="sghmc", temperature=best)
         if seed in found:
             cold[seed] = found[seed]
     gain = difference(plain, cold)
-    ensemble = estimate(done.values("ce", network=network, method="sgd-ensemble"))
+    ensemble = estimate(done.values("ce", arm=arm, method="sgd-ensemble"))
     return Claim(
-        f"{network}: the cold posterior beats SGD",
+        f"{arm}: the cold posterior beats SGD",
         _PAPER["cold"],
         f"cross-entropy: SGD {estimate(list(plain.values()))}, cold {estimate(list(cold.values()))} (lower by {gain}); "
         f"an ensemble of {settings.members} SGD runs {ensemble}",
@@ -186,15 +194,15 @@ def figures(settings: ColdSettings, done: Cells) -> list[Picture]:
     """Scores against temperature for each network, with SGD marked; and the chains' own temperatures."""
     pictures = []
     for arm in settings.arms:
-        at = {"network": arm.network}
+        at = {"arm": arm.name}
         pictures.append(
             sweep_picture(
                 done,
                 settings.temperatures,
                 {"SG-MCMC": at | {"method": "sghmc"}},
                 ("ce", "accuracy", "ece", "gibbs_ce"),
-                name=f"temperature-{arm.network}",
-                caption=f"{arm.network} on {arm.data.name}: scores of the averaged prediction against temperature; the "
+                name=f"temperature-{arm.network}-{arm.prior}",
+                caption=f"{arm.name} on {arm.data.name}: scores of the averaged prediction against temperature; the "
                 "dotted line is the Bayes posterior, T = 1. Bars and bands: one standard error over seeds.",
                 marks={"SGD": at | {"method": "sgd"}, "SGD ensemble": at | {"method": "sgd-ensemble"}},
             )
@@ -203,7 +211,7 @@ def figures(settings: ColdSettings, done: Cells) -> list[Picture]:
         sweep_picture(
             done,
             settings.temperatures,
-            {arm.network: {"network": arm.network, "method": "sghmc"} for arm in settings.arms},
+            {arm.name: {"arm": arm.name, "method": "sghmc"} for arm in settings.arms},
             HEATS,
             name="chain-temperatures",
             caption="How hot the chains were, in units of T. Where T is tiny, the noise of batches is hotter.",

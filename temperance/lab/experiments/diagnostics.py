@@ -46,7 +46,7 @@ class DiagnosticSettings(Settings):
 PRESETS = {
     "quick": Preset(
         DiagnosticSettings(
-            seeds=3, network="mlp-20x1", data=Images("digits", train=500), chain=Chain(0.05, 0.97, 100, 400, 60, 50)
+            seeds=3, network="mlp-20x1", data=Images("digits", train=500), chain=Chain(0.05, 0.97, 100, 400, 60, 80)
         ),
         0.8,
     ),
@@ -168,6 +168,8 @@ def _over_time(known: Mapping[str, Mapping[str, Any]]) -> Picture:
         axis.axhline(1.0, color="black", linewidth=1.0, linestyle=":")
         axis.set(xlabel="step", ylabel=f"{kind} temperature / T")
         axis.set_yscale("symlog", linthresh=2.0)
+        if kind == "kinetic":
+            axis.set_ylim(bottom=0.0)
     axes[0].legend()
     words = "Temperatures of the whole network along a healthy and two broken runs, in units of T (one is right); the "
     return Picture("over-time", words + "kinetic one without the integrator's own factor.", figure)
@@ -185,6 +187,8 @@ def _by_layer(known: Mapping[str, Mapping[str, Any]]) -> Picture:
         axis.axhline(1.0, color="black", linewidth=1.0, linestyle=":")
         axis.set_ylabel(f"{kind} temperature / T")
         axis.set_yscale("symlog", linthresh=2.0)
+        if kind == "kinetic":
+            axis.set_ylim(bottom=0.0)
     axes[0].legend()
     words = "The same by tensor, averaged over time (the kinetic one in the slow half of cycles)."
     return Picture("by-layer", words, figure)

@@ -190,7 +190,7 @@ def claims(settings: PriorSettings, done: Cells) -> list[Claim]:
         ),
         Claim(
             "A prior scaled by fan-in collapses less",
-            "moderate for He-scaled priors",
+            "– (expected: moderate for He-scaled priors)",
             f"largest class marginal {calm} ({network}), lower by {scaled}",
             above(scaled),
             f"difference above 0; {RULE}",

@@ -61,7 +61,7 @@ PRESETS = {
         ),
         0.6,
     ),
-    "standard": Preset(WellSettings(seeds=30), 8),
+    "standard": Preset(WellSettings(seeds=30), 7),
     "paper": Preset(WellSettings(seeds=100, sg_steps=50000, full_steps=5000, draws=400), 500),
 }  # fmt: skip
 
