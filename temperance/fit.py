@@ -37,6 +37,8 @@ from temperance.status import INTERRUPTED, OK, UNFINISHED, Status
 from temperance.target import Target
 from temperance.values import fingerprint, restore
 
+_STEPS_BETWEEN_SAVES = 100
+
 _DIGESTS = {
     "method": "the method",
     "target": "the target (likelihood, prior, temperature or subset)",
@@ -77,7 +79,7 @@ def fit(
         held_out: data (or a fraction of ``data``) kept apart for early stopping.
         checkpoint: a folder. The run is saved there as it goes, and if there is one already it goes on from there, bit
             for bit as if it had never stopped.
-        every: steps between checkpoints; an epoch unless told.
+        every: steps between checkpoints; an epoch unless told (100 steps where an epoch is one step).
         compile: compile gradients with ``torch.compile`` (see :meth:`Target.compile`): for long runs of small networks.
         progress: show a progress bar; ``None`` shows it on a terminal.
         throw: raise :class:`NumericalError` when the run fails; otherwise look at ``fitted.info.status``.
@@ -130,7 +132,8 @@ def fit(
         "held_out": None if held is None else held.fingerprint(),
         "start": None if theta is None else fingerprint(theta),
     }
-    every = per_epoch if every is None else every
+    if every is None:
+        every = per_epoch if per_epoch > 1 else _STEPS_BETWEEN_SAVES
     loop = _Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))

@@ -14,8 +14,9 @@ from temperance import scores, store
 from temperance.data.data import Data
 from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.likelihoods import Categorical
-from temperance.posteriors import Mixture, Posterior
+from temperance.posteriors import Draws, Mixture, Posterior
 from temperance.predict import ClassPredictive, Predictive, predict
+from temperance.rows import rows_file
 from temperance.status import OK, Status
 from temperance.target import Target
 from temperance.theta import Layout
@@ -213,10 +214,15 @@ def check_same_network(run: store.Run, target: Target) -> None:
         )
 
 
+def _draws_in(posterior: Posterior) -> list[Draws]:
+    parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
+    return [part for part in parts if isinstance(part, Draws)]
+
+
 def _to_device(value: Any, device: torch.device) -> Any:
     """Move the tensors inside a posterior."""
-    if device.type == "cpu":
-        return value
+    if device.type == "cpu" or any(rows_file(c.theta) for c in _draws_in(value)):
+        return value  # draws on disk stay there; predictions move those that they need
     tensors: Tensors = {}
     form = encode(value, tensors)
     return decode(form, {name: tensor.to(device) for name, tensor in tensors.items()})

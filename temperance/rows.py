@@ -81,8 +81,11 @@ class Rows:
             size = self.count * self.width * self._type().itemsize
             if not self._file().is_file() or self._file().stat().st_size < size:
                 raise CorruptRunError(f"the run {str(folder)!r} is incomplete: {self.name} lacks draws.")
-            with self._file().open("r+b") as stream:
-                stream.truncate(size)
+            verify(RowsFile(self._file(), self.count, self.checksum), size)
+            if self._file().stat().st_size > size:
+                # A new file, because someone may still read the draws of the old one.
+                old, self.name = self._file(), f"draws-{secrets.token_hex(6)}{SUFFIX}"
+                _copy_start(old, self._file(), size)
             return
         self.count = 0
         for row in before:
@@ -112,12 +115,33 @@ def map_rows(file: RowsFile, width: int, dtype: torch.dtype) -> Tensor:
         raise CorruptRunError(f"the draws in {str(file.path)!r} cannot be read: {error}") from error
     made = flat.view(file.rows, width)
     made.rows_file = file  # type: ignore[attr-defined]
+    made.rows_version = made._version  # type: ignore[attr-defined]
     return made
 
 
 def rows_file(tensor: Tensor) -> RowsFile | None:
-    """The file that a matrix is mapped from, if it is."""
-    return getattr(tensor, "rows_file", None)
+    """The file that a matrix is mapped from, if it is and nobody has written into it."""
+    same = getattr(tensor, "rows_version", None) == tensor._version
+    return getattr(tensor, "rows_file", None) if same else None
+
+
+def write_rows(tensor: Tensor, path: Path) -> RowsFile:
+    """Write a matrix to a new file, some rows at a time."""
+    checksum, block = 0, max(1, 2**24 // max(1, tensor.shape[1] * tensor.element_size()))
+    with path.open("xb") as stream:
+        for start in range(0, len(tensor), block):
+            data = tensor_bytes(tensor[start : start + block])
+            stream.write(data)
+            checksum = zlib.crc32(data, checksum)
+    return RowsFile(path, len(tensor), checksum)
+
+
+def _copy_start(source: Path, path: Path, size: int) -> None:
+    with source.open("rb") as reader, path.open("xb") as writer:
+        left = size
+        while left > 0 and (block := reader.read(min(left, 2**24))):
+            writer.write(block)
+            left -= len(block)
 
 
 def verify(file: RowsFile, size: int) -> None:

@@ -35,6 +35,12 @@ NON_FINITE_GRADIENT = Status(
     "Look for an operation with an infinite slope (a root or logarithm at zero, a norm of zeros) and shift its input.",
     ok=False,
 )
+NON_FINITE_THETA = Status(
+    "non-finite-theta",
+    "the weights became NaN or infinite.",
+    "Lower the learning rate, or use a preconditioner (tp.Layerwise()).",
+    ok=False,
+)
 DIVERGED = Status(
     "diverged",
     "the loss grew more than 10,000 times beyond where it started.",

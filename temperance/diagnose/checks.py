@@ -59,9 +59,20 @@ def check_draws(chains: tuple[Draws, ...]) -> Check:
     if sum(counts) < LEAST_DRAWS:
         return Check("draws", False, f"{measured}, fewer than {LEAST_DRAWS}", "Run longer, or draw more often.")
     if same:
+        measured += f", of which {same} repeat the one before"
+    if 2 * same > sum(counts):  # a Metropolis step that is rejected repeats a draw, and rightly
         remedy = "The chain stood still: draw less often, or look for a step of zero (an ended schedule, a pace of 0)."
-        return Check("draws", False, f"{measured}, of which {same} repeat the one before", remedy)
+        return Check("draws", False, measured, remedy)
     return Check("draws", True, measured)
+
+
+def check_acceptance(acceptance: Tensor) -> Check:
+    """Of a Metropolis-corrected sampler: neither nearly none nor, at a waste of steps, all."""
+    share = float(acceptance[-1])
+    measured = f"{share:.0%} of proposals"
+    if share < 0.1:
+        return Check("acceptance", False, measured, "Nearly all proposals are rejected: lower the learning rate.")
+    return Check("acceptance", True, measured)
 
 
 def check_kinetic(found: Temperatures, note: str = "") -> Check:

@@ -111,6 +111,9 @@ def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | No
             yield Check("data", None, told, "Give the training data, without what was held out.")
     yield checks.check_draws(chains)
     traces = [chain.trace for chain in chains if chain.trace is not None]
+    accepted = [t.acceptance for t in traces if t.acceptance is not None and bool(t.acceptance.isfinite().any())]
+    if accepted:
+        yield checks.check_acceptance(torch.cat([a[-1:] for a in accepted]).mean().reshape(1))
     yield from _from_traces(run, target, traces if len(traces) == len(chains) else [])
     evaluated: list[Evaluated] = []
     if data is None:

@@ -66,9 +66,9 @@ def _build() -> Path:
 
 def _cache() -> Path:
     """A folder that belongs to the user alone: what is in it will be run."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "temperance" / "native"
     try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = root / "temperance" / "native"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(folder, os.W_OK) and (os.name != "posix" or folder.stat().st_uid == os.getuid()):
             return folder

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from temperance.data.data import Batch, Data
-from temperance.errors import ArgumentError, NumericalError
+from temperance.errors import ArgumentError, MismatchError, NumericalError
 from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
 from temperance.inference.cyclical import Cyclical
 from temperance.inference.sampler import ChainState, Sampler
 from temperance.posteriors import Draws, Posterior, Trace
 from temperance.posteriors.base import check_count
 from temperance.rows import Rows
+from temperance.status import NON_FINITE_THETA
 from temperance.target import Target
 
 _DEFAULT_DRAWS = 30
@@ -25,18 +26,16 @@ _DEFAULT_DRAWS = 30
 
 @dataclass
 class CollectState:
-    """The base's state, the draws of each member, running statistics with them, and the readings so far."""
+    """The base's state, the draws of each member, running statistics with them, and the readings so far: rows of step,
+    pace, temperature, bias, acceptance, then loss, kinetic and configurational temperatures of all members."""
 
     base: Any
     draws: list[Rows]
     buffers: dict[str, Rows]
     buffer_shapes: dict[str, list[int]]
     draw_step: list[int] = field(default_factory=list)
-    reading_step: list[int] = field(default_factory=list)
-    tempo: list[list[float]] = field(default_factory=list)
-    kinetic: list[Tensor] = field(default_factory=list)
-    configurational: list[Tensor] = field(default_factory=list)
-    loss: list[Tensor] = field(default_factory=list)
+    readings: Rows = field(default_factory=Rows)
+    total_steps: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,18 @@ class Collect(Inference[CollectState], Stackable):
                 f"`every` must leave at least one draw in the {steps - self._burn(steps)} steps after the burn-in; got "
                 f"{self.every}."
             )
+        if self._by_cycle:
+            assert isinstance(self.base, Cyclical)
+            ends = self.base.ends(steps)
+            if ends and ends[-1] <= self._burn(steps):
+                raise ArgumentError(f"`burn` must leave the end of a cycle ({ends[-1]}); got {self.burn!r}.")
         self.base.check_run(steps)
+
+    @property
+    def _needs_length(self) -> bool:
+        """Whether the length of the run decides which draws are kept."""
+        burn = isinstance(self.burn, float) or (self.burn is None and not self._by_cycle)
+        return burn or (not self._by_cycle and (self.every is None or self.last is not None))
 
     def cost(self) -> Cost:
         """The base's; draws come on top, in memory or on disk."""
@@ -120,7 +130,7 @@ class Collect(Inference[CollectState], Stackable):
     def keep_in(self, state: CollectState, folder: Path) -> None:
         """Draws go to a file there."""
         self.base.keep_in(state.base, folder)
-        for rows in [*state.draws, *state.buffers.values()]:
+        for rows in [*state.draws, *state.buffers.values(), state.readings]:
             rows.keep_in(folder)
 
     # ------------------------------------------------------------------ the contract
@@ -141,6 +151,12 @@ class Collect(Inference[CollectState], Stackable):
         return self._after(target, state, chain, batch, info)
 
     def _before(self, state: CollectState, batch: Batch) -> ChainState:
+        if self._needs_length and state.total_steps not in (None, batch.total_steps):
+            raise MismatchError(
+                f"the run was begun with {state.total_steps} steps, which decides the draws that are kept, and cannot "
+                f"go on to {batch.total_steps}: give `burn` and `every` as numbers of steps, and no `last`."
+            )
+        state.total_steps = batch.total_steps
         chain = self.base.chain(state.base)
         if batch.step % self.read_every == 0:
             chain.read_next = True  # it waits while a preconditioner is estimated
@@ -153,19 +169,16 @@ class Collect(Inference[CollectState], Stackable):
         if not info.status.ok:
             return state, info
         if chain.reading is not None and batch.step >= self._burn(batch.total_steps):
-            state.reading_step.append(batch.step)
-            state.tempo.append([chain.pace, target.temperature * chain.heat, chain.reading.kinetic_bias])
-            state.kinetic.append(chain.reading.kinetic)
-            state.configurational.append(chain.reading.configurational)
-            state.loss.append(chain.reading.loss)
+            state.readings.append(_as_row(chain, target.temperature, batch.step))
         if self._is_due(state, batch.step + 1, batch.total_steps):
+            if not bool(torch.isfinite(chain.theta).all()):
+                return state, Info(info.loss, NON_FINITE_THETA)
             rows = chain.theta if chain.theta.dim() == 2 else chain.theta.unsqueeze(0)
-            if bool(torch.isfinite(rows.sum())):
-                for bank, row in zip(state.draws, rows, strict=True):
-                    bank.append(row)
-                for name, value in chain.buffers.items():
-                    state.buffers[name].append(value)
-                state.draw_step.append(batch.step + 1)
+            for bank, row in zip(state.draws, rows, strict=True):
+                bank.append(row)
+            for name, value in chain.buffers.items():
+                state.buffers[name].append(value)
+            state.draw_step.append(batch.step + 1)
         return state, info
 
     def _is_due(self, state: CollectState, done: int, total: int | None) -> bool:
@@ -199,26 +212,25 @@ class Collect(Inference[CollectState], Stackable):
             buffers = {n: r.tensor().view(-1, *state.buffer_shapes[n]) for n, r in state.buffers.items()}
             if only and len(theta) > only:
                 theta, buffers = theta[-only:].clone(), {n: v[-only:].clone() for n, v in buffers.items()}
-            made.append(Draws(theta.to(target.device), buffers, self._trace(state, k, len(theta))))
+            made.append(Draws(theta, buffers, self._trace(state, k, len(theta))))
         return tuple(made)
 
     def _trace(self, state: CollectState, k: int, draws: int) -> Trace:
-        entries = len(self.base.chain(state.base).layout.entries)
-        tempo = torch.tensor(state.tempo, dtype=torch.float64).view(-1, 3)
-
-        def of_member(readings: list[Tensor], *shape: int) -> Tensor:
-            several = len(state.draws) > 1 or (readings and readings[0].dim() > len(shape))
-            rows = [r[k] if several else r for r in readings]
-            return torch.stack(rows) if rows else torch.empty(0, *shape, dtype=torch.float64)
-
+        entries, members = len(self.base.chain(state.base).layout.entries), len(state.draws)
+        each = 1 + 2 * entries
+        rows = torch.empty(0, 5 + members * each, dtype=torch.float64)
+        if len(state.readings):
+            rows = state.readings.tensor().clone()
+        fixed, rest = rows[:, :5], rows[:, 5:].reshape(len(rows), members, each)[:, k]
         return Trace(
-            step=torch.tensor(state.reading_step, dtype=torch.int64),
-            pace=tempo[:, 0],
-            temperature=tempo[:, 1],
-            kinetic_bias=tempo[:, 2],
-            kinetic=of_member(state.kinetic, entries),
-            configurational=of_member(state.configurational, entries),
-            loss=of_member(state.loss),
+            step=fixed[:, 0].long(),
+            pace=fixed[:, 1],
+            temperature=fixed[:, 2],
+            kinetic_bias=fixed[:, 3],
+            acceptance=fixed[:, 4],
+            loss=rest[:, 0],
+            kinetic=rest[:, 1 : 1 + entries],
+            configurational=rest[:, 1 + entries :],
             draw_step=torch.tensor(state.draw_step[-draws:]),
         )
 
@@ -243,3 +255,13 @@ class Collect(Inference[CollectState], Stackable):
     def posteriors_stack(self, target: Target, state: CollectState, data: Data | None) -> tuple[Posterior, ...]:
         """See :class:`Stackable`."""
         return self._posteriors(target, state)
+
+
+def _as_row(chain: ChainState, temperature: float, step: int) -> Tensor:
+    """A reading as one row of numbers: what all members share, then loss and temperatures of each."""
+    reading = chain.reading
+    assert reading is not None
+    shared = [step, chain.pace, temperature * chain.heat, reading.kinetic_bias, reading.acceptance]
+    loss = reading.loss.reshape(-1, 1).double()
+    several = [loss, *(r.reshape(len(loss), -1) for r in (reading.kinetic, reading.configurational))]
+    return torch.cat([torch.tensor(shared, dtype=torch.float64), torch.cat(several, dim=1).flatten()])

@@ -42,6 +42,7 @@ class CyclicalState:
     base: Any
     clock: int = 0
     ended: bool = False
+    begins: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,10 @@ class Cyclical(Sampler, Stackable):
                 raise ArgumentError(f"`{name}` must be a number of steps, 0 or more; got {value!r}.")
         if self.ramp > self.start:
             raise ArgumentError(f"`ramp` must not be longer than `start` ({self.start} steps); got {self.ramp}.")
+        if not self.base.takes_heat and (self.ramp or self.explore):
+            raise ArgumentError(
+                f"`ramp` and `explore` must be 0 for {type(self.base).__name__}, which samples one temperature."
+            )
         for name in ("explore", "floor"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ArgumentError(f"`{name}` must lie in [0, 1); got {getattr(self, name)!r}.")
@@ -111,14 +116,19 @@ class Cyclical(Sampler, Stackable):
 
     def check_run(self, steps: int) -> None:
         """At least one whole cycle."""
-        needed = self.start + self.cycle + self._stands_still()
-        if needed > steps:
+        if not self.ends(steps):
             still = f", {self._stands_still()} for the preconditioner" if self._stands_still() else ""
             raise ArgumentError(
                 f"`cycle` must fit into the run: {self.cycle} steps (after `start` {self.start}{still}) are more than "
                 f"the {steps} of the run."
             )
         self.base.check_run(steps)
+
+    def ends(self, steps: int) -> list[int]:
+        """After how many steps of a run each cycle ends, steps for which the chain stands still included."""
+        still = self._stands_still()
+        first = self.start + self.cycle + (2 * still if self.start else still)
+        return list(range(first, steps + 1, self.cycle + still))
 
     def cost(self) -> Cost:
         """The base's."""
@@ -162,15 +172,16 @@ class Cyclical(Sampler, Stackable):
             chain.pace = self.floor + (1.0 - self.floor) * self.shape(place)
             if place < self.explore:
                 chain.heat = 0.0
-        if state.ended and isinstance(self.base, LangevinSampler):
+        if state.begins and isinstance(self.base, LangevinSampler):
             chain.to_estimate = self._stands_still()  # between stretches, never within
-        state.ended = False
+        state.ended = state.begins = False
 
     def _tick(self, state: CyclicalState) -> CyclicalState:
         if self.chain(state).moved:
             state.clock += 1
             past = state.clock - self.start
-            state.ended = past > 0 and past % self.cycle == 0
+            state.begins = past >= 0 and past % self.cycle == 0
+            state.ended = state.begins and past > 0
         return state
 
     # ------------------------------------------------------------------ all members of an ensemble at once

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
 from temperance.dynamics import NormalStream
-from temperance.errors import ArgumentError
+from temperance.errors import ArgumentError, NetworkError
 from temperance.inference.base import Cost, Exactness, Info
 from temperance.inference.sampler import ChainState, Sampler, check_momentum, take_reading
 from temperance.posteriors import Draws, Posterior
@@ -31,6 +31,7 @@ class GGMCState:
     chain: ChainState
     rng: torch.Generator
     energy: float | None = None
+    loss: float = math.nan
     accepted: int = 0
     proposed: int = 0
     has_gradient: bool = field(default=False, metadata=SCRATCH)
@@ -72,6 +73,7 @@ class GGMC(Sampler):
 
     reads: ClassVar[Literal["minibatch", "full"]] = "full"
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
+    takes_heat: ClassVar[bool] = False
 
     lr: float = 0.01
     momentum: float = 0.9
@@ -96,6 +98,7 @@ class GGMC(Sampler):
     def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> GGMCState:
         """See :class:`Inference`."""
         target.refuse_batch_norm("GGMC")
+        _refuse_random_energies(target)
         start = (target.initial_theta() if theta is None else theta).contiguous()
         if start.dim() != 1:
             raise ArgumentError(f"`start` must be a vector for one chain; got shape {tuple(start.shape)}.")
@@ -117,37 +120,37 @@ class GGMC(Sampler):
     def step(self, target: Target, state: GGMCState, batch: Batch) -> tuple[GGMCState, Info]:
         """One trajectory and its decision."""
         chain, n = state.chain, batch.num_data
-        if chain.heat != 1.0:
-            raise ArgumentError("GGMC samples one target: it takes no temperature ramp and no noise-free exploration.")
         if state.energy is None or (self.batch_size is None and not state.has_gradient) or chain.read_next:
-            state.energy, loss = self._energy(target, state, batch)
+            state.energy, state.loss = self._energy(target, state, batch)
             if not math.isfinite(state.energy):
-                return state, Info(float(loss), NON_FINITE_LOSS)
+                return state, Info(state.loss, NON_FINITE_LOSS)
         if chain.read_next:
-            take_reading(chain, n, torch.tensor(state.energy / n), 1.0)
+            take_reading(chain, n, torch.tensor(state.loss), 1.0)
+            assert chain.reading is not None
+            chain.reading.acceptance = state.accepted / max(1, state.proposed)
         state.start.copy_(chain.theta)
         state.start_velocity.copy_(chain.slots["velocity"])
-        end, change = self._trajectory(target, state, batch)
+        end, loss, change = self._trajectory(target, state, batch)
         delta = end - state.energy + change
         luck = float(torch.rand((), generator=state.rng, dtype=torch.float64))
         state.proposed += 1
         if math.isfinite(delta) and luck < math.exp(min(0.0, -delta / target.temperature)):
             state.accepted += 1
-            state.energy = end
+            state.energy, state.loss = end, loss
         else:
             chain.theta.copy_(state.start)
             torch.neg(state.start_velocity, out=chain.slots["velocity"])
             state.has_gradient = False  # it belongs to the place that was rejected
-        return state, Info(state.energy / n, metrics={"acceptance": state.accepted / state.proposed})
+        return state, Info(state.loss, metrics={"acceptance": state.accepted / state.proposed})
 
-    def _trajectory(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float]:
-        """Go ``length`` steps; U at the end, and the sum of the changes of ½‖m‖² in BAB."""
+    def _trajectory(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float, float]:
+        """Go ``length`` steps; U and the mean loss at the end, and the sum of the changes of ½‖m‖² in BAB."""
         chain, n = state.chain, batch.num_data
         velocity = chain.slots["velocity"]
         h = chain.pace * math.sqrt(self.lr / n)
         keep = math.sqrt(self.momentum**chain.pace)
         spread = math.sqrt(target.temperature * (1 - keep * keep))
-        end, change = math.nan, 0.0
+        end, loss, change = math.nan, math.nan, 0.0
         for _ in range(self.length):
             self._refresh(chain, keep, spread)
             share = batch
@@ -158,15 +161,15 @@ class GGMC(Sampler):
             velocity.add_(chain.grad, alpha=-0.5 * h * n)
             chain.theta.add_(velocity, alpha=h)
             if self.batch_size is None:
-                end, _ = self._energy(target, state, batch)
+                end, loss = self._energy(target, state, batch)
             else:
                 target.gradient(chain.theta, share, chain.grad, chain.buffers)
             velocity.add_(chain.grad, alpha=-0.5 * h * n)
             change += _half_square(velocity) - before
             self._refresh(chain, keep, spread)
         if self.batch_size is not None:
-            end, _ = self._energy(target, state, batch)
-        return end, change
+            end, loss = self._energy(target, state, batch)
+        return end, loss, change
 
     def _share(self, state: GGMCState, batch: Batch) -> Batch:
         """Some rows of the data, at random."""
@@ -178,18 +181,28 @@ class GGMC(Sampler):
         chain.streams[0].fill_(chain.noise)
         chain.slots["velocity"].mul_(keep).add_(chain.noise, alpha=spread)
 
-    def _energy(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, Tensor]:
-        """U(θ), and ∇G̃ on all data in the chain's gradient."""
+    def _energy(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float]:
+        """U(θ) and the mean loss; ∇G̃ on all data goes into the chain's gradient."""
         chain = state.chain
-        loss = target.gradient(chain.theta, batch, chain.grad, chain.buffers)
+        loss = float(target.gradient(chain.theta, batch, chain.grad, chain.buffers))
         state.has_gradient = True
         prior = float(target.bound_prior.log_prob(chain.theta))
-        return batch.num_data * float(loss) / target.likelihood_temperature - prior, loss
+        return batch.num_data * loss / target.likelihood_temperature - prior, loss
 
     def posterior(self, target: Target, state: GGMCState, data: Data | None) -> Posterior:
         """The chain's present place, a single draw; :class:`Collect` keeps many."""
         buffers = {name: value.unsqueeze(0).clone() for name, value in state.chain.buffers.items()}
         return Draws(state.chain.theta.detach().clone().unsqueeze(0), buffers)
+
+
+def _refuse_random_energies(target: Target) -> None:
+    """The energy must be a function of θ: no dropout, no statistics that move."""
+    for name, module in target.network.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise NetworkError(f"GGMC needs an energy that is a function of θ; {name!r} drops at random. Set p=0.")
+    if target.workspace.initial_buffers:
+        moving = sorted(target.workspace.initial_buffers)[0]
+        raise NetworkError(f"GGMC needs an energy that is a function of θ; the buffer {moving!r} moves in training.")
 
 
 def _half_square(velocity: Tensor) -> float:

@@ -32,6 +32,7 @@ class LeimkuhlerMatthews(LangevinSampler):
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
 
+    scaled_slots: ClassVar[tuple[str, ...]] = ("noise_before",)
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
     lr: float = 0.1

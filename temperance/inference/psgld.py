@@ -39,6 +39,7 @@ class PSGLD(LangevinSampler):
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
 
+    scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     lr: float = 3e-3

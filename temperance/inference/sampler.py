@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from temperance.theta import Layout
 from temperance.values import SCRATCH, Value
 
 _DIVERGENCE = 1e4  # how many times the first loss counts as divergence
+_REMEDY = "Lower the learning rate, use a preconditioner (tp.Layerwise()), or standardise inputs and targets."
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,7 @@ class Reading:
     configurational: Tensor
     kinetic_bias: float
     loss: Tensor
+    acceptance: float = math.nan
 
 
 @dataclass
@@ -105,6 +107,9 @@ class Tempo:
 class Sampler(Inference[Any]):
     """A method whose state holds a chain; :class:`Collect` keeps its draws."""
 
+    takes_heat: ClassVar[bool] = True
+    """Whether the temperature may change on the way."""
+
     @abstractmethod
     def chain(self, state: Any) -> ChainState:
         """The chain inside the state."""
@@ -116,6 +121,9 @@ class Sampler(Inference[Any]):
 
 class LangevinSampler(Sampler, Stackable):
     """A sampler with one gradient a step. Subclasses have the fields named here and the three functions below."""
+
+    scaled_slots: ClassVar[tuple[str, ...]] = ("velocity",)
+    """The slots that are multiplied by the change of s where masses change."""
 
     lr: float
     preconditioner: Layerwise | None
@@ -242,14 +250,14 @@ class LangevinSampler(Sampler, Stackable):
         """Take one more batch into account; after the last, change the masses."""
         assert self.preconditioner is not None
         squares = _squares(state.layout, state.grad) / _sizes(state.layout)
-        state.second_moment = squares if state.second_moment is None else state.second_moment + squares
+        state.second_moment = squares if state.second_moment is None else state.second_moment.cpu() + squares
         state.to_estimate -= 1
         if state.to_estimate == 0:
             mass = (state.second_moment / self.preconditioner.batches + self.preconditioner.epsilon).sqrt()
             scale = (mass / mass.amin(-1, keepdim=True)).rsqrt()
-            change = scale if state.scale is None else scale / state.scale
-            if "velocity" in state.slots:
-                scale_tensors_(state, "velocity", change)
+            change = scale if state.scale is None else scale / state.scale.cpu()
+            for name in self.scaled_slots:
+                scale_tensors_(state, name, change)
             state.scale, state.second_moment = scale, None
 
 
@@ -261,7 +269,7 @@ def take_reading(chain: ChainState, num_data: int, loss: Tensor, kinetic_bias: f
     if "velocity" in chain.slots:
         kinetic = _squares(layout, chain.slots["velocity"]) / sizes
         if chain.scale is not None:
-            kinetic = kinetic / chain.scale.square()
+            kinetic = kinetic / chain.scale.cpu().square()
     chain.reading = Reading(kinetic, configurational, kinetic_bias, loss.detach().double().cpu())
     chain.read_next = False
 
@@ -275,27 +283,34 @@ def check_momentum(momentum: object) -> None:
 
 def _judge(state: ChainState, loss: float) -> Status:
     if not math.isfinite(loss):
-        return NON_FINITE_LOSS
-    if not math.isfinite(float(state.grad.sum())):
+        return replace(NON_FINITE_LOSS, remedy=_REMEDY)
+    if not math.isfinite(float(_wide(state.grad).sum())):
         return NON_FINITE_GRADIENT
     if state.first_loss is None:
         state.first_loss = loss
-    return DIVERGED if loss > _DIVERGENCE * (abs(state.first_loss) + 1.0) else OK
+    return replace(DIVERGED, remedy=_REMEDY) if loss > _DIVERGENCE * (abs(state.first_loss) + 1.0) else OK
 
 
 def _sizes(layout: Layout) -> Tensor:
     return torch.tensor([float(e.size) for e in layout.entries], dtype=torch.float64)
 
 
+def _wide(vector: Tensor) -> Tensor:
+    """In single precision at least: sums of half-precision numbers overflow."""
+    return vector if vector.dtype in (torch.float32, torch.float64) else vector.float()
+
+
 def _squares(layout: Layout, vector: Tensor) -> Tensor:
     """‖·‖² of each tensor, by member if there are several."""
-    return torch.stack([vector[..., e.start : e.stop].square().sum(-1) for e in layout.entries], -1).double().cpu()
+    wide = _wide(vector)
+    return torch.stack([wide[..., e.start : e.stop].square().sum(-1) for e in layout.entries], -1).cpu().double()
 
 
 def _products(layout: Layout, one: Tensor, two: Tensor) -> Tensor:
     """⟨·,·⟩ of each tensor, by member if there are several."""
     pieces = [slice(e.start, e.stop) for e in layout.entries]
-    return torch.stack([(one[..., p] * two[..., p]).sum(-1) for p in pieces], -1).double().cpu()
+    one, two = _wide(one), _wide(two)
+    return torch.stack([(one[..., p] * two[..., p]).sum(-1) for p in pieces], -1).cpu().double()
 
 
 def scale_tensors_(state: ChainState, name: str, factors: Tensor) -> None:

@@ -37,6 +37,7 @@ class SGLD(LangevinSampler):
     torch.Size([30, 2])
     """
 
+    scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
     lr: float = 0.1

@@ -24,9 +24,9 @@ class SGNHT(LangevinSampler):
         z ← z + h (m ∘ M⁻¹m − T)
 
     The friction grows where the momentum is hotter than T and falls where it is colder, so gradient noise of unknown
-    size is balanced: E[m∘M⁻¹m] = T holds by construction. The price of symplectic Euler is then paid by θ: on a quadratic
-    its variance is about (T/k)(1 + β̄)/2, with β̄ = 1 − h z̄ what the thermostat leaves of a momentum after a step, so keep
-    β near one. While the noise is off (an exploring :class:`Cyclical`) the thermostat waits.
+    size is balanced: E[m∘M⁻¹m] = T holds by construction. The price of symplectic Euler is then paid by θ: on a
+    quadratic its variance is about (T/k)(1 + β')/2, with β' = 1 − h z what the thermostat leaves of a momentum after a
+    step, so keep β near one. While the noise is off (an exploring :class:`Cyclical`) the thermostat waits.
 
     Args:
         lr: ℓ, the learning rate of ``torch.optim.SGD`` on the mean loss.

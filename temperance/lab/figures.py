@@ -34,6 +34,7 @@ _STYLE: Any = {
     "ytick.color": "#555555",
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "legend.handlelength": 3.5,
     "svg.hashsalt": "temperance",
     "lines.linewidth": 1.6,
     "lines.markersize": 5,

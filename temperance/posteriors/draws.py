@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.errors import ArgumentError
 from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
 from temperance.posteriors.trace import Trace
+from temperance.rows import rows_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,8 @@ class Draws(Posterior):
     def __post_init__(self) -> None:
         if self.theta.dim() != 2 or len(self.theta) < 1:
             raise ArgumentError(f"`theta` must be a matrix, draws × P; got shape {tuple(self.theta.shape)}.")
-        check_finite(self.theta, "draws")
+        if rows_file(self.theta) is None:  # those of a file were checked one by one as they came
+            check_finite(self.theta, "draws")
 
     @property
     def size(self) -> int:
@@ -50,8 +52,8 @@ class Draws(Posterior):
         pick = torch.linspace(0, total - 1, count).round().long() if count < total else torch.arange(total)
 
         def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
-            rows = pick[start:stop].to(self.theta.device)
-            return self.theta[rows], {name: value[rows] for name, value in self.buffers.items()}
+            rows = pick[start:stop]
+            return self.theta[rows.to(self.theta.device)], {n: v[rows.to(v.device)] for n, v in self.buffers.items()}
 
         return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
 

@@ -25,6 +25,7 @@ class Trace(Value):
         configurational: ⟨θ, N∇G̃(θ)⟩/d of each tensor, R × E, on the batch of the step.
         loss: the batch's mean negative log-likelihood, R.
         draw_step: at which step each of the S draws was taken, S integers.
+        acceptance: the share of proposals accepted so far, R; NaN for methods that accept all.
     """
 
     step: Tensor
@@ -35,3 +36,4 @@ class Trace(Value):
     configurational: Tensor
     loss: Tensor
     draw_step: Tensor
+    acceptance: Tensor | None = None

@@ -82,6 +82,7 @@ class OutputSource:
             for low in range(0, total, at_once):
                 high = min(low + at_once, total)
                 theta, buffers = self._nodes.fetch(low, high)
+                theta, buffers = theta.to(target.device), {n: v.to(target.device) for n, v in buffers.items()}
                 theta = theta.to(target.device)
                 buffers = {name: value.to(target.device) for name, value in buffers.items()}
                 learned.append(target.layout.unflatten(theta, "likelihood"))

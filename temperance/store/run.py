@@ -14,7 +14,6 @@ import os
 import platform
 import re
 import secrets
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,16 +165,13 @@ def _keep_rows(folder: Path, value: Tensor, written: list[Path]) -> dict[str, An
     """Name the file of a mapped matrix; bring a copy of it into the folder if it is from another one."""
     source = rows.rows_file(value)
     assert source is not None
-    file = source.path
-    if file.parent.resolve() != folder.resolve():
+    if source.path.parent.resolve() != folder.resolve() or not source.path.is_file():
         file = folder / f"draws-{secrets.token_hex(6)}{rows.SUFFIX}"
         written.append(file)
-        shutil.copyfile(source.path, file)
-        with file.open("r+b") as stream:
-            stream.truncate(value.numel() * value.element_size())
+        source = rows.write_rows(value, file)
     dtype = str(value.dtype).removeprefix("torch.")
     return {
-        "file": file.name,
+        "file": source.path.name,
         "rows": source.rows,
         "width": value.shape[1],
         "dtype": dtype,

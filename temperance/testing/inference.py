@@ -202,7 +202,7 @@ def _check_store(report: Report, method: Inference[Any]) -> None:
     x = linear_gaussian().data.x
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        with contextlib.suppress(_Stopped), _stopped_after(type(method), 4):
+        with contextlib.suppress(_Stopped), _stopped_after(type(method), 5):
             _short(method, checkpoint=path, every=2)
         resumed = _short(method, checkpoint=path, every=2)
         report.add("resumed run equals uninterrupted run, bit for bit", _same(whole, resumed))

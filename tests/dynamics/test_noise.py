@@ -145,3 +145,16 @@ def test_a_compiler_that_fails_is_no_harm(monkeypatch, tmp_path):
         assert in_use() == "eager"
     finally:
         native.compiled_fill.cache_clear()
+
+
+def test_no_home_is_no_harm(monkeypatch):
+    def nowhere() -> None:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(native.Path, "home", nowhere)
+    native.compiled_fill.cache_clear()
+    try:
+        assert in_use() in ("compiled", "eager")
+    finally:
+        native.compiled_fill.cache_clear()

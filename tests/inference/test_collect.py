@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.data.data import Batch
-from temperance.rows import rows_file
+from temperance.rows import Rows, rows_file
 from temperance.seeds import generator
 from temperance.testing import linear_gaussian
 from temperance.testing.inference import _Stopped, _stopped_after
@@ -53,7 +54,7 @@ def test_draws_at_the_ends_of_cycles():
 def test_cycles_wait_for_the_preconditioner():
     base = tp.SGHMC(lr=0.01, preconditioner=tp.Layerwise(batches=2))
     fitted = fit(tp.Collect(tp.Cyclical(base, cycle=4, start=3)), 20)
-    assert fitted.posterior.trace.draw_step.tolist() == [9, 15]  # 2 + 3 + 4, then 2 + 4
+    assert fitted.posterior.trace.draw_step.tolist() == [11, 17]  # 2 + 3, 2 + 4, 2 + 4
 
 
 def test_the_tempo_of_a_cycle():
@@ -126,8 +127,8 @@ def test_draws_go_to_disk_and_not_to_memory(tmp_path):
 
 
 def test_damaged_draws_are_noticed(tmp_path):
-    fit(tp.Collect(SGHMC, burn=0, every=1), 10, checkpoint=tmp_path / "run")
-    file = next((tmp_path / "run").glob("*.run.rows"))
+    fitted = fit(tp.Collect(SGHMC, burn=0, every=1), 10, checkpoint=tmp_path / "run")
+    file = rows_file(fitted.posterior.theta).path
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(bytes(data))
@@ -136,6 +137,64 @@ def test_damaged_draws_are_noticed(tmp_path):
     file.unlink()
     with pytest.raises(tp.errors.CorruptRunError, match="missing"):
         tp.load(tmp_path / "run", linear_gaussian().target.network)
+
+
+def test_what_someone_still_reads_is_not_cut_off(tmp_path):
+    """Rows beyond the last checkpoint are dropped from the run, not from under a tensor that maps them."""
+    rows = Rows()
+    rows.keep_in(tmp_path)
+    for k in range(5):
+        rows.append(torch.full((3000,), float(k)))
+    seen = rows.tensor()
+    again = Rows(rows.name, 2, rows.checksum, rows.width, rows.dtype)
+    again.checksum = zlib.crc32(rows.tensor()[:2].numpy().tobytes())
+    again.keep_in(tmp_path)
+    again.append(torch.full((3000,), 9.0))
+    assert again.tensor()[:, 0].tolist() == [0.0, 1.0, 9.0]
+    assert seen[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_draws_can_be_saved_after_their_folder_is_gone_or_they_were_changed(tmp_path):
+    network = linear_gaussian().target.network
+    fitted = fit(tp.Collect(SGHMC, burn=0, every=1), 6, checkpoint=tmp_path / "run")
+    theta = fitted.posterior.theta.clone()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    fitted.save(tmp_path / "copy")
+    assert torch.equal(tp.load(tmp_path / "copy", network).posterior.theta, theta)
+    loaded = tp.load(tmp_path / "moved", network)
+    loaded.posterior.theta.mul_(2.0)
+    loaded.save(tmp_path / "changed")
+    assert torch.equal(tp.load(tmp_path / "changed", network).posterior.theta, 2 * theta)
+    assert torch.equal(tp.load(tmp_path / "moved", network).posterior.theta, theta)
+
+
+def test_a_longer_run_must_not_mix_two_schedules(tmp_path):
+    fit(tp.Collect(SGHMC), 10, checkpoint=tmp_path / "run")
+    with pytest.raises(tp.errors.MismatchError, match="begun with 10 steps"):
+        fit(tp.Collect(SGHMC), 20, checkpoint=tmp_path / "run")
+    by_steps = tp.Collect(SGHMC, burn=2, every=2)
+    fit(by_steps, 10, checkpoint=tmp_path / "steps")
+    longer = fit(by_steps, 20, checkpoint=tmp_path / "steps")
+    assert torch.equal(longer.posterior.theta, fit(by_steps, 20).posterior.theta)
+
+
+def test_the_metropolis_sampler_tells_its_acceptance_and_refuses_random_energies():
+    fitted = fit(tp.Collect(tp.GGMC(lr=0.001), burn=0, every=1), 60)
+    acceptance = fitted.posterior.trace.acceptance
+    assert 0.0 < float(acceptance[-1]) <= 1.0
+    assert fit(tp.Collect(SGHMC, burn=0, every=1), 20).posterior.trace.acceptance.isnan().all()
+    verdict = tp.diagnose.sampling(fitted)
+    assert verdict["acceptance"].passed
+    target = tp.Target(nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 1)), tp.Normal(1.0), tp.GaussianPrior(1.0))
+    with pytest.raises(tp.errors.NetworkError, match="drops at random"):
+        tp.fit(target, tp.GGMC(), (torch.randn(4, 2), torch.randn(4, 1)), steps=2)
+
+
+def test_weights_that_are_not_finite_are_a_status():
+    target = tp.Target(nn.Linear(2, 1), tp.Normal(1.0), tp.GaussianPrior(1.0), temperature=1e30)
+    data = (torch.randn(9, 2), torch.randn(9, 1))
+    with pytest.raises(tp.errors.NumericalError):
+        tp.fit(target, tp.Collect(tp.SGLD(lr=1e30), burn=0, every=1), data, steps=50)
 
 
 class Breaks(nn.Module):
@@ -195,10 +254,11 @@ WRONG = [
     (lambda: tp.Collect(SGHMC, every=0), "`every` must be"),
     (lambda: tp.Target(nn.Linear(1, 1), tp.Normal(1.0), tp.GaussianPrior(1.0), temperature=-1.0), "`temperature`"),
     (lambda: fit(tp.Collect(tp.Cyclical(SGHMC, cycle=50)), 20), "`cycle` must fit into the run"),
+    (lambda: fit(tp.Collect(tp.Cyclical(SGHMC, cycle=10), burn=12), 19), "`burn` must leave the end of a cycle"),
     (lambda: fit(tp.Collect(SGHMC, burn=20), 20), "`burn` must be shorter"),
     (lambda: fit(tp.Collect(SGHMC, burn=10, every=11), 20), "`every` must leave"),
     (lambda: fit(tp.SGHMC(preconditioner=tp.Layerwise()), 20), "`steps` must exceed the 32 batches"),
-    (lambda: fit(tp.Cyclical(tp.GGMC(), cycle=5, explore=0.5), 20), "GGMC samples one target"),
+    (lambda: fit(tp.Cyclical(tp.GGMC(), cycle=5, explore=0.5), 20), "`ramp` and `explore` must be 0 for GGMC"),
 ]
 
 
