@@ -52,7 +52,7 @@ PRESETS = {
     ),
     "standard": Preset(
         DiagnosticSettings(
-            seeds=5, data=Images("digits", train=500), chain=Chain(0.03, 0.97, 250, 1000, 100, 80), factor=5.0
+            seeds=5, data=Images("digits", train=500), chain=Chain(0.03, 0.97, 250, 1000, 100, 80), factor=8.0
         ),
         3,
     ),
