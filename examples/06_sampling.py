@@ -1,8 +1,8 @@
 """Sample a network's posterior, ask whether the sampling is right, and see why weights are the wrong place to look.
 
 Four chains of SGHMC on a small MLP. Hidden units can be permuted without changing the function, so chains sit in
-different copies of the same solution: R-hat of the weights is large however long one samples, that of the predictions is
-what counts.
+different copies of the same solution: R-hat of the weights is large however long one samples; that of the predictions
+is what counts.
 """
 
 import torch

@@ -120,6 +120,10 @@ class GGMC(Sampler):
     def step(self, target: Target, state: GGMCState, batch: Batch) -> tuple[GGMCState, Info]:
         """One trajectory and its decision."""
         chain, n = state.chain, batch.num_data
+        if n != batch.size:
+            raise ArgumentError(
+                f"`num_data` must be the number of rows, all of which GGMC reads; got {n}, not {batch.size}."
+            )
         if state.energy is None or (self.batch_size is None and not state.has_gradient) or chain.read_next:
             state.energy, state.loss = self._energy(target, state, batch)
             if not math.isfinite(state.energy):

@@ -212,6 +212,7 @@ class LangevinSampler(Sampler, Stackable):
         return self._advance(target, state, batch, target.stacked_gradient(state.theta, batch, state.grad))
 
     def _advance(self, target: Target, state: ChainState, batch: Batch, losses: Tensor) -> tuple[ChainState, Info]:
+        check_num_data(batch)
         loss = float(losses.mean())
         status = _judge(state, loss)
         state.moved = False
@@ -272,6 +273,15 @@ def take_reading(chain: ChainState, num_data: int, loss: Tensor, kinetic_bias: f
             kinetic = kinetic / chain.scale.cpu().square()
     chain.reading = Reading(kinetic, configurational, kinetic_bias, loss.detach().double().cpu())
     chain.read_next = False
+
+
+def check_num_data(batch: Batch) -> None:
+    """N is never smaller than a batch: the commonest mistake of hand-made batches is to give one for the other."""
+    if batch.num_data < batch.size:
+        raise ArgumentError(
+            "`num_data` must be the size of the whole training set, at least that of the batch "
+            f"({batch.size} rows); got {batch.num_data}."
+        )
 
 
 def check_momentum(momentum: object) -> None:

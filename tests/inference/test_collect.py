@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import zlib
 
@@ -266,6 +267,15 @@ WRONG = [
 def test_bad_input(call, message):
     with pytest.raises(tp.errors.ArgumentError, match=message):
         call()
+
+
+@pytest.mark.parametrize("method", [tp.SGLD(), tp.SGHMC(), tp.GGMC()])
+def test_n_must_match_the_data(method):
+    problem = linear_gaussian()
+    batch = next(iter(problem.data.full_pass(40)))
+    state = method.init(problem.target, None, generator(0, "test"))
+    with pytest.raises(tp.errors.ArgumentError, match="`num_data` must be"):
+        method.step(problem.target, state, dataclasses.replace(batch, num_data=4))
 
 
 @pytest.mark.parametrize("method", [tp.SGLD(), tp.SGHMC(), tp.BAOAB(), tp.GGMC(), tp.Collect(tp.SGNHT())])
