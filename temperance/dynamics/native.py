@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
+_PARALLEL = ("-fopenmp",)  # PyTorch has loaded its OpenMP already, and shares its threads
 _SOURCE = Path(__file__).with_name("normal.c")
 
-Fill = Callable[[int, int, int, int, int, int, int], None]
+Fill = Callable[..., None]
 
 
 def in_use() -> str:
@@ -30,35 +31,63 @@ def in_use() -> str:
 
 
 @functools.cache
-def compiled_fill() -> Fill | None:
-    """The C function, or ``None`` where there is no compiler or ``TEMPERANCE_NO_COMPILER`` is set."""
+def _library() -> ctypes.CDLL | None:
     if os.environ.get("TEMPERANCE_NO_COMPILER"):
         return None
-    try:
-        library = ctypes.CDLL(str(_build()))
-    except (OSError, subprocess.SubprocessError):
+    for extra in (_PARALLEL, ()):
+        try:
+            return ctypes.CDLL(str(_build((*_FLAGS, *extra))))
+        except (OSError, subprocess.SubprocessError):
+            continue
+    return None
+
+
+@functools.cache
+def compiled_fill() -> Fill | None:
+    """The C function, or ``None`` where there is no compiler or ``TEMPERANCE_NO_COMPILER`` is set."""
+    library = _library()
+    if library is None:
         return None
     fill = library.temperance_fill_normal
-    pointer, count, key = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
-    fill.argtypes = [pointer, pointer, count, count, key, key, key]
+    pointer, count, threads, key = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_uint32
+    fill.argtypes = [pointer, pointer, count, count, threads, key, key, key]
     fill.restype = None
     return fill
 
 
-def _build() -> Path:
+@functools.cache
+def compiled_euler() -> Callable[..., None] | None:
+    """Noise and a move of symplectic Euler in one pass over memory, in C; ``None`` as for :func:`compiled_fill`."""
+    library = _library()
+    if library is None:
+        return None
+    euler = library.temperance_symplectic_euler
+    pointer, count, key, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32, ctypes.c_float
+    euler.argtypes = [pointer] * 6 + [count] * 2 + [ctypes.c_int] + [key] * 3 + [number] * 4
+    euler.restype = None
+    return euler
+
+
+def forget() -> None:
+    """Look for a compiler anew at the next use."""
+    for known in (_library, compiled_fill, compiled_euler):
+        known.cache_clear()
+
+
+def _build(flags: tuple[str, ...]) -> Path:
     """Build the library unless the cache has it: named by source, flags, compiler and processor."""
     compiler = os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     if compiler is None:
         raise OSError("no C compiler")
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
-    about = [_SOURCE.read_bytes(), repr(_FLAGS).encode(), version, platform.machine().encode(), _processor()]
+    about = [_SOURCE.read_bytes(), repr(flags).encode(), version, platform.machine().encode(), _processor()]
     name = f"normal-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
     folder = _cache()
     made = folder / name
     if not made.is_file():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / name
-            command = [compiler, *_FLAGS, "-o", str(built), str(_SOURCE), "-lm"]
+            command = [compiler, *flags, "-o", str(built), str(_SOURCE), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=60)
             os.replace(built, made)
     return made

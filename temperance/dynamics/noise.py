@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor
 from temperance.dynamics.native import Fill, compiled_fill
 
 _WORD = 2**64 - 1
-_THREADED = 2**18  # pairs above which a second thread is worth its start
+_THREADED = 2**14  # pairs above which threads are worth their start
 
 
 @dataclass
@@ -32,10 +30,14 @@ class NormalStream:
     seed: int
     count: int = 0
 
+    def keys(self) -> tuple[int, int, int]:
+        """Of the next noise, which counts as drawn."""
+        self.count += 1
+        return _keys(self.seed, self.count - 1)
+
     def fill_(self, out: Tensor) -> Tensor:
         """Write the next standard normal numbers into ``out``."""
-        keys = _keys(self.seed, self.count)
-        self.count += 1
+        keys = self.keys()
         if out.device.type != "cpu":
             rng = torch.Generator(device=out.device)
             rng.manual_seed((keys[0] << 31) ^ keys[1])
@@ -81,34 +83,22 @@ def _fill(out: Tensor, keys: tuple[int, int, int]) -> Tensor:
         return out
     pairs = flat.numel() - half
     place = flat.data_ptr()
-    if pairs >= _THREADED and torch.get_num_threads() > 1:
-        middle = pairs // 2
-        other = _pool().submit(fill, place, place + 4 * half, 0, middle, *keys)
-        fill(place, place + 4 * half, middle, pairs, *keys)
-        other.result()
-    else:
-        fill(place, place + 4 * half, 0, pairs, *keys)
+    fill(place, place + 4 * half, 0, pairs, threads_for(pairs), *keys)
     if half > pairs:
         _fill_last(fill, flat, half, keys)
     return out
+
+
+def threads_for(pairs: int) -> int:
+    """As many as PyTorch uses, where there is enough to do."""
+    return torch.get_num_threads() if pairs >= _THREADED else 1
 
 
 def _fill_last(fill: Fill, flat: Tensor, half: int, keys: tuple[int, int, int]) -> None:
     """The unpaired number of an odd count: its partner goes to a scrap place."""
     scrap = torch.empty(1, dtype=torch.float32)
     last = half - 1
-    fill(flat.data_ptr(), scrap.data_ptr() - 4 * last, last, half, *keys)
-
-
-_pools: dict[int, ThreadPoolExecutor] = {}
-
-
-def _pool() -> ThreadPoolExecutor:
-    """One helper thread for each process (a forked one must not inherit its parent's)."""
-    if os.getpid() not in _pools:
-        _pools.clear()
-        _pools[os.getpid()] = ThreadPoolExecutor(1, thread_name_prefix="temperance-noise")
-    return _pools[os.getpid()]
+    fill(flat.data_ptr(), scrap.data_ptr() - 4 * last, last, half, 1, *keys)
 
 
 # ---------------------------------------------------------------------- the same arithmetic in PyTorch

@@ -139,6 +139,10 @@ class LangevinSampler(Sampler, Stackable):
     def move(self, chain: ChainState, tempo: Tempo) -> None:
         """One move of θ, given ``chain.grad`` (∇G̃ times s²) and ``chain.noise`` (standard normal numbers times s)."""
 
+    def move_at_once(self, chain: ChainState, tempo: Tempo, stream: NormalStream) -> bool:
+        """The same move with its noise drawn on the way, in one pass over memory; ``False`` where that cannot be."""
+        return False
+
     def kinetic_bias(self, pace: float) -> float:
         """The factor by which the kinetic temperature exceeds T as the step vanishes."""
         return 1.0
@@ -223,18 +227,24 @@ class LangevinSampler(Sampler, Stackable):
             return state, Info(loss)
         if state.read_next:
             take_reading(state, batch.num_data, losses, self.kinetic_bias(state.pace))
-        temperature = target.temperature * state.heat
-        if temperature > 0:
+        tempo = Tempo(batch.num_data, target.temperature * state.heat, state.pace)
+        alone = len(state.streams) == 1 and state.theta.dim() == 1 and state.scale is None
+        if not (alone and tempo.temperature > 0 and self.move_at_once(state, tempo, state.streams[0])):
+            self._move(state, tempo)
+        state.moved = True
+        return state, Info(loss)
+
+    def _move(self, state: ChainState, tempo: Tempo) -> None:
+        """Draw the noise, apply the masses, move."""
+        if tempo.temperature > 0:
             fill_rows_(state.noise, state.streams)
         else:
             state.noise.zero_()
         if state.scale is not None:
             scale_tensors_(state, "grad", state.scale.square())
-            if temperature > 0:
+            if tempo.temperature > 0:
                 scale_tensors_(state, "noise", state.scale)
-        self.move(state, Tempo(batch.num_data, temperature, state.pace))
-        state.moved = True
-        return state, Info(loss)
+        self.move(state, tempo)
 
     def posterior(self, target: Target, state: ChainState, data: Data | None) -> Posterior:
         """The chain's present place, a single draw; :class:`Collect` keeps many."""

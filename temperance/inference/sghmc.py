@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.dynamics import NormalStream, symplectic_euler_
 from temperance.inference.base import Exactness
 from temperance.inference.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
 from temperance.target import Target
@@ -68,11 +69,19 @@ class SGHMC(LangevinSampler):
         """2 / (1 + β')."""
         return 2.0 / (2.0 - pace * (1.0 - self.momentum))
 
-    def move(self, chain: ChainState, tempo: Tempo) -> None:
-        """See :class:`SGHMC`."""
+    def _numbers(self, tempo: Tempo) -> tuple[float, float, float, float]:
+        """β', h N, the size of the noise, h."""
         h = tempo.pace * math.sqrt(self.lr / tempo.num_data)
         friction = tempo.pace * (1.0 - self.momentum)
+        return 1.0 - friction, h * tempo.num_data, math.sqrt(2 * tempo.temperature * friction), h
+
+    def move(self, chain: ChainState, tempo: Tempo) -> None:
+        """See :class:`SGHMC`."""
+        decay, force, spread, h = self._numbers(tempo)
         velocity = chain.slots["velocity"]
-        velocity.mul_(1.0 - friction).add_(chain.grad, alpha=-h * tempo.num_data)
-        velocity.add_(chain.noise, alpha=math.sqrt(2 * tempo.temperature * friction))
+        velocity.mul_(decay).sub_(chain.grad, alpha=force).add_(chain.noise, alpha=spread)
         chain.theta.add_(velocity, alpha=h)
+
+    def move_at_once(self, chain: ChainState, tempo: Tempo, stream: NormalStream) -> bool:
+        """See :class:`LangevinSampler`."""
+        return symplectic_euler_(chain.theta, chain.slots["velocity"], chain.grad, stream, *self._numbers(tempo))

@@ -207,21 +207,30 @@ class LangevinOptimizer(ChainOptimizer):
             block.read_theta()
             if group["weight_decay"]:
                 chain.grad.add_(chain.theta, alpha=group["weight_decay"])
-            if tempo.temperature > 0:
-                draw_noise(group, chain)
-            else:
-                chain.noise.zero_()
+            stream = NormalStream(group["noise_seed"], group["noise_count"])
             chain.scale = None
-            if mass != 1.0:  # a rule sees the gradient over M and the noise over √M
-                chain.grad.mul_(1.0 / mass)
-                chain.noise.mul_(mass**-0.5)
-                chain.scale = torch.tensor([mass**-0.5], dtype=torch.float64)
-            rule.move(chain, tempo)
+            if mass != 1.0 or tempo.temperature == 0 or not rule.move_at_once(chain, tempo, stream):
+                self._draw_and_move(rule, chain, tempo, stream, mass)
+            group["noise_count"] = stream.count
             block.write_theta()
             if block.counter is not None:
                 step = int(block.counter)
                 for p in block.params:
                     self.state[p][STEP] = step
+
+    @staticmethod
+    def _draw_and_move(
+        rule: LangevinSampler, chain: ChainState, tempo: Tempo, stream: NormalStream, mass: float
+    ) -> None:
+        if tempo.temperature > 0:
+            stream.fill_(chain.noise)
+        else:
+            chain.noise.zero_()
+        if mass != 1.0:  # a rule sees the gradient over M and the noise over √M
+            chain.grad.mul_(1.0 / mass)
+            chain.noise.mul_(mass**-0.5)
+            chain.scale = torch.tensor([mass**-0.5], dtype=torch.float64)
+        rule.move(chain, tempo)
 
 
 def draw_noise(group: Group, chain: ChainState) -> None:

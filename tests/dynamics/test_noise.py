@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from temperance.dynamics import NormalStream, fill_rows_, in_use, native, noise
+from temperance.dynamics import NormalStream, fill_rows_, in_use, native, noise, symplectic_euler_
 from temperance.testing import critical_value
 
 N = 400_001
@@ -100,7 +100,7 @@ def test_compiled_and_eager_agree(size, eager):
     fast = torch.empty(size)
     half = (size + 1) // 2
     whole = torch.empty(2 * half)
-    fill(whole.data_ptr(), whole.data_ptr() + 4 * half, 0, half, *keys)
+    fill(whole.data_ptr(), whole.data_ptr() + 4 * half, 0, half, 1, *keys)
     fast[:half], fast[half:] = whole[:half], whole[half:size]
     assert torch.allclose(slow, fast, atol=3e-6)
 
@@ -129,22 +129,22 @@ def test_rows_have_streams_of_their_own():
 
 def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setenv("TEMPERANCE_NO_COMPILER", "1")
-    native.compiled_fill.cache_clear()
+    native.forget()
     try:
         assert in_use() == "eager"
         assert abs(float(draw(0).mean())) < 0.01
     finally:
-        native.compiled_fill.cache_clear()
+        native.forget()
 
 
 def test_a_compiler_that_fails_is_no_harm(monkeypatch, tmp_path):
     monkeypatch.setenv("CC", "false")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native.compiled_fill.cache_clear()
+    native.forget()
     try:
         assert in_use() == "eager"
     finally:
-        native.compiled_fill.cache_clear()
+        native.forget()
 
 
 def test_no_home_is_no_harm(monkeypatch):
@@ -153,8 +153,28 @@ def test_no_home_is_no_harm(monkeypatch):
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(native.Path, "home", nowhere)
-    native.compiled_fill.cache_clear()
+    native.forget()
     try:
         assert in_use() in ("compiled", "eager")
     finally:
-        native.compiled_fill.cache_clear()
+        native.forget()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000, 300_001])
+def test_the_move_in_one_pass_is_the_move_in_steps(size):
+    theta, velocity, grad = (torch.randn(size, generator=torch.Generator().manual_seed(k)) for k in range(3))
+    numbers = (0.9, 0.3, 0.5, 0.1)
+    wanted_v = velocity * 0.9 - 0.3 * grad + 0.5 * draw(12, 4, size)
+    wanted = theta + 0.1 * wanted_v
+    stream = NormalStream(12, 4)
+    if not symplectic_euler_(theta, velocity, grad, stream, *numbers):
+        pytest.skip("no C compiler here")
+    assert stream.count == 5
+    assert torch.allclose(velocity, wanted_v, atol=3e-6)
+    assert torch.allclose(theta, wanted, atol=3e-6)
+
+
+def test_the_move_in_one_pass_leaves_other_tensors_to_the_slow_way():
+    stream, vector = NormalStream(0), torch.zeros(4, dtype=torch.float64)
+    assert not symplectic_euler_(vector, vector.clone(), vector.clone(), stream, 0.9, 0.3, 0.5, 0.1)
+    assert stream.count == 0
