@@ -167,12 +167,22 @@ def _over_time(known: Mapping[str, Mapping[str, Any]]) -> Picture:
                 axis.plot(found[f"{kind}_steps"], found[f"{kind}_series"], color=COLOURS[k], linewidth=1.1, label=name)
         axis.axhline(1.0, color="black", linewidth=1.0, linestyle=":")
         axis.set(xlabel="step", ylabel=f"{kind} temperature / T")
-        axis.set_yscale("symlog", linthresh=2.0)
-        if kind == "kinetic":
-            axis.set_ylim(bottom=0.0)
+        _scale(axis)
     axes[0].legend()
     words = "Temperatures of the whole network along a healthy and two broken runs, in units of T (one is right); the "
     return Picture("over-time", words + "kinetic one without the integrator's own factor.", figure)
+
+
+def _scale(axis: Any) -> None:
+    """A linear axis where all is near one; otherwise one that shows runs that are hundreds of times too hot as well."""
+    low, high = axis.get_ylim()
+    if high > 4.0:
+        axis.set_yscale("symlog", linthresh=2.0)
+        axis.set_yticks([t for t in (0, 1, 2, 10, 100, 1000) if low <= t <= high])
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
+    else:
+        axis.set_ylim(min(0.5, low), max(1.5, high))
 
 
 def _by_layer(known: Mapping[str, Mapping[str, Any]]) -> Picture:
@@ -186,9 +196,7 @@ def _by_layer(known: Mapping[str, Mapping[str, Any]]) -> Picture:
         axis.set_xticks(range(len(names)), names, rotation=40, ha="right", color=GREY)
         axis.axhline(1.0, color="black", linewidth=1.0, linestyle=":")
         axis.set_ylabel(f"{kind} temperature / T")
-        axis.set_yscale("symlog", linthresh=2.0)
-        if kind == "kinetic":
-            axis.set_ylim(bottom=0.0)
+        _scale(axis)
     axes[0].legend()
     words = "The same by tensor, averaged over time (the kinetic one in the slow half of cycles)."
     return Picture("by-layer", words, figure)
