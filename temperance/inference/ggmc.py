@@ -55,11 +55,14 @@ class GGMC(Sampler):
 
     m before and after BAB; if not, θ goes back and m turns round. O keeps N(0, T) and BAB keeps volumes and is its own
     reverse, so exp(−U/T) is exactly stationary for any step and any batches drawn at random: an error of the
-    discretisation or of the batches costs acceptance, never correctness. It reads all data at each step, for U.
+    discretisation or of the batches costs acceptance, never correctness. It reads all data at each step, for U. Far from
+    the posterior, where the energy is steep, it may reject everything: start it where another method ended
+    (``fit(..., start=...)``).
 
     Args:
         lr: ℓ, as the learning rate of ``torch.optim.SGD`` on the mean loss.
-        momentum: β, what is left of a momentum after a step; 0 is the Metropolis-adjusted Langevin algorithm.
+        momentum: β, what is left of a momentum after a step; 0, with ``length=1``, is the Metropolis-adjusted Langevin
+            algorithm.
         length: steps between decisions.
         batch_size: rows for each kick; ``None`` uses all, at one gradient a step instead of two.
 
@@ -77,7 +80,7 @@ class GGMC(Sampler):
 
     lr: float = 0.01
     momentum: float = 0.9
-    length: int = 1
+    length: int = 5
     batch_size: int | None = None
 
     def __post_init__(self) -> None:

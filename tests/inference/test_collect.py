@@ -180,7 +180,7 @@ def test_a_longer_run_must_not_mix_two_schedules(tmp_path):
 
 
 def test_the_metropolis_sampler_tells_its_acceptance_and_refuses_random_energies():
-    fitted = fit(tp.Collect(tp.GGMC(lr=0.001), burn=0, every=1), 60)
+    fitted = fit(tp.Collect(tp.GGMC(lr=0.001, length=1), burn=0, every=1), 60)
     acceptance = fitted.posterior.trace.acceptance
     assert 0.0 < float(acceptance[-1]) <= 1.0
     assert fit(tp.Collect(SGHMC, burn=0, every=1), 20).posterior.trace.acceptance.isnan().all()

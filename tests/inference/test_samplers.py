@@ -275,7 +275,7 @@ def test_metropolis_keeps_the_law_where_the_step_is_coarse():
     target = tp.Target(Blind(1), tp.Normal(scale=1.0), tp.StudentTPrior(df=5.0, scale=0.3))
     x = torch.zeros(1, 1, dtype=torch.float64)
     batch = Batch(x, x, num_data=1)
-    method = tp.GGMC(lr=0.08, momentum=0.5)
+    method = tp.GGMC(lr=0.08, momentum=0.5, length=1)
     state = method.init(target, None, generator(0, "test"))
     draws = []
     for _ in range(8_000):

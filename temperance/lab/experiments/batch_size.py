@@ -37,7 +37,7 @@ PRESETS = {
         0.5,
     ),
     "standard": Preset(
-        BatchSettings(data=Images("fashion-mnist", train=500, test=2000)),
+        BatchSettings(data=Images("fashion-mnist", train=500, test=2000), temperatures=(0.03, 0.3, 1.0)),
         4,
     ),
     "paper": Preset(

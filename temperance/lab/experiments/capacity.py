@@ -52,7 +52,7 @@ PRESETS = {
         ),
         0.6,
     ),
-    "standard": Preset(CapacitySettings(temperatures=(0.01, 0.1, 0.3, 1.0)), 7),
+    "standard": Preset(CapacitySettings(temperatures=(0.1, 1.0)), 5),
     "paper": Preset(
         CapacitySettings(
             data=Images("cifar10"),

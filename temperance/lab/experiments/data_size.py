@@ -47,7 +47,7 @@ PRESETS = {
         ),
         0.5,
     ),
-    "standard": Preset(SizeSettings(), 4),
+    "standard": Preset(SizeSettings(temperatures=(0.03, 0.3, 1.0)), 4),
     "paper": Preset(
         SizeSettings(
             network="resnet20-frn",

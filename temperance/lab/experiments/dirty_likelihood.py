@@ -52,7 +52,7 @@ PRESETS = {
         0.8,
     ),
     "standard": Preset(
-        DirtySettings(chain=Chain(cycles=15, allow_batch_norm=True), temperatures=(0.01, 0.1, 1.0)),
+        DirtySettings(chain=Chain(cycles=15, allow_batch_norm=True), temperatures=(0.1, 1.0)),
         7,
     ),
     "paper": Preset(

@@ -45,7 +45,7 @@ PRESETS = {
         ),
         0.6,
     ),
-    "standard": Preset(ScaleSettings(chain=Chain(start=2500)), 7),
+    "standard": Preset(ScaleSettings(chain=Chain(start=2500), temperatures=(0.03, 0.3, 1.0)), 5),
     "paper": Preset(
         ScaleSettings(
             network="resnet20-frn",

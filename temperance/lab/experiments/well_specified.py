@@ -33,7 +33,8 @@ AGREE = 0.05
 @dataclass(frozen=True)
 class WellSettings(Settings):
     """``seeds`` problems of ``rows`` data each. SG-MCMC: SGHMC with minibatches; full batch: GGMC, Metropolis-corrected
-    trajectories of ``length`` steps over all data. The first half of each chain is thrown away."""
+    trajectories of ``length`` steps over all data, which starts where ``settle`` steps of SGHMC end: far out, where the
+    energy is steep, it would reject everything. The first half of each chain is thrown away."""
 
     features: int = 5
     hidden: tuple[int, ...] = (10, 10)
@@ -49,6 +50,7 @@ class WellSettings(Settings):
     full_momentum: float = 0.95
     full_length: int = 10
     full_steps: int = 300
+    settle: int = 500
     draws: int = 100
     linear_problems: int = 20000
 
@@ -61,7 +63,9 @@ PRESETS = {
         ),
         0.6,
     ),
-    "standard": Preset(WellSettings(seeds=30), 7),
+    "standard": Preset(
+        WellSettings(seeds=30, temperatures=(0.01, 0.1, 1.0, 3.0), sg_steps=3000, full_steps=240), 6
+    ),
     "paper": Preset(WellSettings(seeds=100, sg_steps=50000, full_steps=5000, draws=400), 500),
 }  # fmt: skip
 
@@ -90,6 +94,10 @@ def run(settings: WellSettings, cell: Cell) -> dict[str, Any]:
         else:
             sampler = tp.GGMC(settings.full_lr, settings.full_momentum, length=settings.full_length)
             steps, batch = settings.full_steps, settings.rows
+            settle = tp.SGHMC(settings.sg_lr, settings.sg_momentum)
+            start = fit(
+                target, settle, data, steps=settings.settle, batch_size=batch, start=start, seed=cell["seed"]
+            ).posterior.theta[0]  # type: ignore[attr-defined]
         method = tp.Collect(sampler, burn=0.5, last=settings.draws)
         fitted = fit(target, method, data, steps=steps, batch_size=batch, start=start, seed=cell["seed"])
         predicted = fitted.predict(test).mean().double().clamp_min(1e-300)
