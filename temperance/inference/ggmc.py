@@ -55,8 +55,9 @@ class GGMC(Sampler):
 
     m before and after BAB; if not, θ goes back and m turns round. O keeps N(0, T) and BAB keeps volumes and is its own
     reverse, so exp(−U/T) is exactly stationary for any step and any batches drawn at random: an error of the
-    discretisation or of the batches costs acceptance, never correctness. It reads all data at each step, for U. Far from
-    the posterior, where the energy is steep, it may reject everything: start it where another method ended
+    discretisation or of the batches costs acceptance, never correctness. It reads all data at each step, for U.
+
+    Far from the posterior, where the energy is steep, it may reject everything: start it where another method ended
     (``fit(..., start=...)``).
 
     Args:
