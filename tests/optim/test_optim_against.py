@@ -106,7 +106,7 @@ def test_path_of_the_method(name):
 def test_path_of_ggmc():
     """The same noise and luck: the same proposals, decisions, and turned velocities."""
     net, target, x, y = problem(temperature=0.6)
-    method = inference.GGMC(lr=0.3, momentum=0.7)
+    method = inference.GGMC(lr=0.3, momentum=0.7, length=1)
     state = method.init(target, None, torch.Generator().manual_seed(0))
     decay = optim.weight_decay_of(SCALE, ROWS)
     optimizer = optim.GGMC(net.parameters(), 0.3, ROWS, momentum=0.7, temperature=0.6, weight_decay=decay, seed=2)
