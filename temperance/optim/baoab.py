@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from torch.optim.optimizer import ParamsT
-
 from temperance import inference
-from temperance.optim.base import Group, LangevinOptimizer
+from temperance.optim.families import UnderdampedOptimizer
 
 
-class BAOAB(LangevinOptimizer):
+class BAOAB(UnderdampedOptimizer):
     """Kick, drift, fluctuate, drift: :class:`temperance.BAOAB` for a loop of your own.
 
     With ℓ = ``lr``, β = ``momentum``, N = ``num_data``, M = ``mass`` and g the mean gradient plus ``weight_decay`` · θ,
@@ -43,32 +41,4 @@ class BAOAB(LangevinOptimizer):
     True
     """
 
-    settings = (*LangevinOptimizer.settings, "momentum", "mass")
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        num_data: int,
-        momentum: float = 0.9,
-        temperature: float = 1.0,
-        weight_decay: float = 0.0,
-        seed: int = 0,
-        pace: float = 1.0,
-        mass: float = 1.0,
-    ) -> None:
-        super().__init__(
-            params,
-            seed,
-            lr=lr,
-            num_data=num_data,
-            momentum=momentum,
-            temperature=temperature,
-            weight_decay=weight_decay,
-            pace=pace,
-            mass=mass,
-        )
-
-    def rule(self, group: Group) -> inference.BAOAB:
-        """See :class:`LangevinOptimizer`."""
-        return inference.BAOAB(lr=group["lr"], momentum=group["momentum"])
+    method = inference.BAOAB

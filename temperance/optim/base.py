@@ -163,11 +163,17 @@ class ChainOptimizer(Optimizer, ABC):
 
 
 class LangevinOptimizer(ChainOptimizer):
-    """An optimiser that moves by the rule of a method of :mod:`temperance.inference`, with one gradient a step."""
+    """An optimiser that moves by the rule of a method of :mod:`temperance.inference`, with one gradient a step.
 
-    @abstractmethod
+    ``method`` is that method, and ``rule_takes`` are the numbers of a group that it is made with.
+    """
+
+    method: ClassVar[type[LangevinSampler]]
+    rule_takes: ClassVar[tuple[str, ...]] = ("lr",)
+
     def rule(self, group: Group) -> LangevinSampler:
         """The method whose ``move`` is a step, with the group's numbers."""
+        return self.method(**{name: group[name] for name in self.rule_takes})
 
     def check(self, group: Group) -> None:
         """See :class:`ChainOptimizer`; the rule knows what it needs of its own numbers."""
@@ -231,13 +237,6 @@ class LangevinOptimizer(ChainOptimizer):
             chain.noise.mul_(mass**-0.5)
             chain.scale = torch.tensor([mass**-0.5], dtype=torch.float64)
         rule.move(chain, tempo)
-
-
-def draw_noise(group: Group, chain: ChainState) -> None:
-    """The next standard normal numbers of the group's stream, for a whole block at once."""
-    stream = NormalStream(group["noise_seed"], group["noise_count"])
-    stream.fill_(chain.noise)
-    group["noise_count"] = stream.count
 
 
 def _is_number(value: object) -> bool:

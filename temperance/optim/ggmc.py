@@ -8,18 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
+from temperance.dynamics import NormalStream
 from temperance.errors import ArgumentError, NumericalError
-from temperance.inference.sampler import check_momentum
-from temperance.optim.base import ChainOptimizer, Group, draw_noise
+from temperance.inference.sampler import ChainState, check_momentum
+from temperance.optim.base import Group
 from temperance.optim.blocks import Block, signature_of, views_of
+from temperance.optim.families import MomentumOptimizer
 from temperance.seeds import generator
 
 Work = list[tuple[Group, Block]]
 
 
-class GGMC(ChainOptimizer):
+class GGMC(MomentumOptimizer):
     """Langevin dynamics with a Metropolis correction: :class:`temperance.GGMC` on all data, for a loop of your own.
 
     With ℓ = ``lr``, β = ``momentum``, N = ``num_data``, M = ``mass`` and g the mean gradient plus ``weight_decay`` · θ,
@@ -64,34 +65,7 @@ class GGMC(ChainOptimizer):
     True
     """
 
-    settings = (*ChainOptimizer.settings, "momentum", "mass")
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        num_data: int,
-        momentum: float = 0.9,
-        temperature: float = 1.0,
-        weight_decay: float = 0.0,
-        seed: int = 0,
-        pace: float = 1.0,
-        mass: float = 1.0,
-    ) -> None:
-        self._here: tuple[Any, Work] | None = None
-        super().__init__(
-            params,
-            seed,
-            lr=lr,
-            num_data=num_data,
-            momentum=momentum,
-            temperature=temperature,
-            weight_decay=weight_decay,
-            pace=pace,
-            mass=mass,
-        )
-        self.param_groups[0].setdefault("accepted", 0)
-        self.param_groups[0].setdefault("proposed", 0)
+    _here: tuple[Any, Work] | None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """See :class:`ChainOptimizer`."""
@@ -101,6 +75,8 @@ class GGMC(ChainOptimizer):
     def add_param_group(self, param_group: Group) -> None:
         """See :class:`ChainOptimizer`."""
         super().add_param_group(param_group)
+        self.param_groups[0].setdefault("accepted", 0)
+        self.param_groups[0].setdefault("proposed", 0)
         self._here = None
 
     def check(self, group: Group) -> None:
@@ -185,7 +161,7 @@ class GGMC(ChainOptimizer):
         for group, block in work:
             block.read_theta()
             if block.fresh:
-                draw_noise(group, block.chain)
+                _draw_noise(group, block.chain)
                 noise = views_of(block.chain.noise, block.params)
                 for place in block.fresh:
                     block.slots["velocity"][place].copy_(noise[place] * math.sqrt(group["temperature"] / group["mass"]))
@@ -238,11 +214,18 @@ def _time_step(group: Group) -> float:
     return float(group["pace"] * math.sqrt(group["lr"] / group["num_data"]))
 
 
+def _draw_noise(group: Group, chain: ChainState) -> None:
+    """The next standard normal numbers of the group's stream, for a whole block at once."""
+    stream = NormalStream(group["noise_seed"], group["noise_count"])
+    stream.fill_(chain.noise)
+    group["noise_count"] = stream.count
+
+
 def _refresh(group: Group, block: Block) -> None:
     """O: keeps N(0, T/M)."""
     keep = group["momentum"] ** group["pace"]
     spread = math.sqrt(group["temperature"] * (1 - keep) / group["mass"])
-    draw_noise(group, block.chain)
+    _draw_noise(group, block.chain)
     block.chain.slots["velocity"].mul_(math.sqrt(keep)).add_(block.chain.noise, alpha=spread)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim.optimizer import ParamsT
 
 from temperance import inference
-from temperance.optim.base import Group, LangevinOptimizer
+from temperance.optim.base import LangevinOptimizer
 
 
 class PSGLD(LangevinOptimizer):
@@ -42,6 +42,8 @@ class PSGLD(LangevinOptimizer):
     {'second_moment': tensor([1., 4., 9.]), 'step': 1}
     """
 
+    method = inference.PSGLD
+    rule_takes = ("lr", "decay", "epsilon", "adapt")
     settings = (*LangevinOptimizer.settings, "decay", "epsilon", "adapt")
 
     def __init__(
@@ -57,20 +59,6 @@ class PSGLD(LangevinOptimizer):
         seed: int = 0,
         pace: float = 1.0,
     ) -> None:
-        super().__init__(
-            params,
-            seed,
-            lr=lr,
-            num_data=num_data,
-            decay=decay,
-            epsilon=epsilon,
-            adapt=adapt,
-            temperature=temperature,
-            weight_decay=weight_decay,
-            pace=pace,
-        )
-
-    def rule(self, group: Group) -> inference.PSGLD:
-        """See :class:`LangevinOptimizer`."""
-        names = ("lr", "decay", "epsilon", "adapt")
-        return inference.PSGLD(**{name: group[name] for name in names})
+        own = {"decay": decay, "epsilon": epsilon, "adapt": adapt}
+        rest = {"temperature": temperature, "weight_decay": weight_decay, "pace": pace}
+        super().__init__(params, seed, lr=lr, num_data=num_data, **own, **rest)

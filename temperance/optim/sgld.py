@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from torch.optim.optimizer import ParamsT
-
 from temperance import inference
-from temperance.optim.base import Group, LangevinOptimizer
+from temperance.optim.families import OverdampedOptimizer
 
 
-class SGLD(LangevinOptimizer):
+class SGLD(OverdampedOptimizer):
     """Gradient descent with noise: :class:`temperance.SGLD` for a loop of your own.
 
     With ℓ = c² ``lr`` (c = ``pace``), N = ``num_data``, M = ``mass`` and g the mean gradient plus ``weight_decay`` · θ,
@@ -37,30 +35,4 @@ class SGLD(LangevinOptimizer):
     tensor([-0.0100, -0.0100, -0.0100])
     """
 
-    settings = (*LangevinOptimizer.settings, "mass")
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        num_data: int,
-        temperature: float = 1.0,
-        weight_decay: float = 0.0,
-        seed: int = 0,
-        pace: float = 1.0,
-        mass: float = 1.0,
-    ) -> None:
-        super().__init__(
-            params,
-            seed,
-            lr=lr,
-            num_data=num_data,
-            temperature=temperature,
-            weight_decay=weight_decay,
-            pace=pace,
-            mass=mass,
-        )
-
-    def rule(self, group: Group) -> inference.SGLD:
-        """See :class:`LangevinOptimizer`."""
-        return inference.SGLD(lr=group["lr"])
+    method = inference.SGLD
