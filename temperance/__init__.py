@@ -13,6 +13,7 @@ import importlib as _importlib
 from typing import Any as _Any
 
 from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, scores, status
+from temperance.curvature import EKFAC, KFAC, BlockDiagonal, Dense, Diagonal, LargestMagnitude, LargestVariance, LowRank
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
 from temperance.inference import (
@@ -31,8 +32,10 @@ from temperance.inference import (
     Exactness,
     Inference,
     Info,
+    Laplace,
     Layerwise,
     LeimkuhlerMatthews,
+    Tune,
     cosine,
     flat,
     glide,
@@ -53,7 +56,9 @@ def __getattr__(name: str) -> _Any:
 
 __all__ = [
     "BAOAB",
+    "EKFAC",
     "GGMC",
+    "KFAC",
     "MAP",
     "PSGLD",
     "SGHMC",
@@ -61,10 +66,13 @@ __all__ = [
     "SGNHT",
     "Anchored",
     "Bernoulli",
+    "BlockDiagonal",
     "Categorical",
     "Collect",
     "Cost",
     "Cyclical",
+    "Dense",
+    "Diagonal",
     "Ensemble",
     "Exactness",
     "FanIn",
@@ -73,11 +81,15 @@ __all__ = [
     "HeteroscedasticNormal",
     "Inference",
     "Info",
+    "Laplace",
     "LaplacePrior",
+    "LargestMagnitude",
+    "LargestVariance",
     "Layerwise",
     "Layout",
     "LeimkuhlerMatthews",
     "Likelihood",
+    "LowRank",
     "MixturePrior",
     "Normal",
     "PerLayer",
@@ -86,6 +98,7 @@ __all__ = [
     "StudentT",
     "StudentTPrior",
     "Target",
+    "Tune",
     "__version__",
     "biases",
     "cosine",

@@ -114,10 +114,11 @@ def fit(
         )
     prepared = target.prepare(whole).to(target.device)
     held = None if held is None else target.prepare(held, "held_out").to(target.device)
-    _check_batch_norm(target, len(prepared), batch_size)
     rows = len(prepared) if method.reads == "full" else batch_size
     per_epoch = prepared.steps_per_epoch(rows)
     total = _total_steps(method, epochs, steps, per_epoch)
+    if total:
+        _check_batch_norm(target, len(prepared), batch_size)
     method.check_run(total)
     if compile and not target.is_compiled:
         target.compile()
@@ -273,6 +274,7 @@ class _Loop:
                     progress=step / self.total,
                     total_steps=self.total,
                     held_out=self.held_out,
+                    whole=self.data,
                 )
                 yield placed.to(self.target.device)
                 if self.info.steps >= self.total:
@@ -292,7 +294,7 @@ class _Loop:
 
     def _fitted(self, data: Data | None) -> Fitted:
         posterior = self.method.posterior(self.target, self.state, data)
-        return Fitted(self.target, posterior, self.info, self.method, self.seed, self.settings)
+        return Fitted(posterior.retarget(self.target), posterior, self.info, self.method, self.seed, self.settings)
 
     def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
         """Write the state, and the posterior as it stands where the method can tell it without the data."""

@@ -20,7 +20,7 @@ from temperance.rows import rows_file
 from temperance.status import OK, Status
 from temperance.target import Target
 from temperance.theta import Layout
-from temperance.values import Tensors, Value, decode, encode
+from temperance.values import Tensors, Value, decode, encode, moved
 
 
 @dataclass
@@ -184,6 +184,7 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     if not isinstance(posterior, Posterior):
         raise CorruptRunError(f"the run {str(path)!r} holds no posterior.")
     posterior = _to_device(posterior, target.device)
+    target = posterior.retarget(target)
     manifest = run.manifest
     info = manifest["info"]
     status = Status(**info["status"])
@@ -223,6 +224,4 @@ def _to_device(value: Any, device: torch.device) -> Any:
     """Move the tensors inside a posterior."""
     if device.type == "cpu" or any(rows_file(c.theta) for c in _draws_in(value)):
         return value  # draws on disk stay there; predictions move those that they need
-    tensors: Tensors = {}
-    form = encode(value, tensors)
-    return decode(form, {name: tensor.to(device) for name, tensor in tensors.items()})
+    return moved(value, device)

@@ -72,6 +72,8 @@ class Target:
 
     def _bind(self, prior: Prior) -> BoundPrior:
         bound = prior.bind(self.layout, self.device)
+        if bound.size == self.layout.size:  # an earlier posterior, say, which speaks for what is learned too
+            return bound
         for parameter in self.likelihood.learned_parameters():
             entry = self.layout[parameter.name]
             hyperprior = GaussianDensity(parameter.prior_mean, parameter.prior_scale)
@@ -119,6 +121,16 @@ class Target:
         made = copy.copy(self)
         made.prior = prior
         made.bound_prior = made._bind(prior)
+        return made
+
+    def with_likelihood(self, likelihood: Likelihood) -> Target:
+        """The same problem with another noise level: ``likelihood`` must learn what the present one learns."""
+        if likelihood.learned_parameters() != self.likelihood.learned_parameters():
+            raise ArgumentError(
+                f"`likelihood` must learn the same parameters as {self.likelihood!r}; got {likelihood!r}."
+            )
+        made = copy.copy(self)
+        made.likelihood = likelihood
         return made
 
     def with_temperature(self, temperature: float) -> Target:

@@ -157,6 +157,17 @@ def decode(form: Any, tensors: Mapping[str, Tensor]) -> Any:
     raise CorruptRunError(f"the manifest holds a value of unknown form: {sorted(form)}.")
 
 
+def moved(value: Any, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
+    """A value with all its tensors on ``device``, and floating ones in ``dtype``."""
+    tensors: Tensors = {}
+    form = encode(value, tensors)
+    made = {}
+    for name, tensor in tensors.items():
+        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        made[name] = tensor.to(device=device or tensor.device, dtype=kind)
+    return decode(form, made)
+
+
 def restore(template: Any, form: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
     """Put an encoded state back into ``template``, a state of the same kind, and return it."""
     if isinstance(form, dict):

@@ -70,6 +70,7 @@ class Batch:
     total_steps: int | None = None
     streams: int | None = None
     held_out: Data | None = None
+    whole: Data | None = None
 
     @property
     def size(self) -> int:

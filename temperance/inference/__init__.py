@@ -6,7 +6,9 @@ from temperance.inference.base import Cost, Exactness, Inference, Info, Stackabl
 from temperance.inference.collect import Collect
 from temperance.inference.cyclical import Cyclical, cosine, flat, glide
 from temperance.inference.ensemble import Ensemble
+from temperance.inference.evidence import Tune
 from temperance.inference.ggmc import GGMC
+from temperance.inference.laplace import Laplace
 from temperance.inference.leimkuhler_matthews import LeimkuhlerMatthews
 from temperance.inference.map import MAP
 from temperance.inference.psgld import PSGLD
@@ -32,10 +34,12 @@ __all__ = [
     "Inference",
     "Info",
     "LangevinSampler",
+    "Laplace",
     "Layerwise",
     "LeimkuhlerMatthews",
     "Sampler",
     "Stackable",
+    "Tune",
     "cosine",
     "flat",
     "glide",

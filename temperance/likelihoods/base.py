@@ -8,7 +8,7 @@ as :meth:`Likelihood.prepare` returns them; one number per example and draw, ...
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -63,6 +63,29 @@ class Likelihood(Value, ABC):
     def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
         """The Hessian's expectation over y ~ p(y | outputs), always positive semi-definite: ... × B × C × C."""
 
+    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+        """Columns c_k, B × C each, with Σ_k c_k c_kᵀ = :meth:`fisher`: one after the other, so that nothing of size
+        C × C is held where a subclass knows its root."""
+        values, vectors = torch.linalg.eigh(self.fisher(outputs, learned))
+        root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
+        yield from root.unbind(-1)
+
+    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+        """:meth:`fisher` times v (B × C)."""
+        return (self.fisher(outputs, learned) @ v.unsqueeze(-1)).squeeze(-1)
+
+    def score(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """∂ log p(y | outputs) / ∂ outputs, B × C."""
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self.log_prob(leaf, y, learned).sum(), leaf)
+        return found
+
+    def learned_fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """Fisher information of what the likelihood learns, summed over the batch: L × L. It has no part in common with
+        that of the outputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no Fisher information for what it learns")
+
     @abstractmethod
     def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
         """E[y]: ... × B × D (class probabilities for classification)."""
@@ -112,6 +135,15 @@ def check_real_targets(y: Tensor, num_outputs: int, dtype: torch.dtype, name: st
     if not bool(torch.isfinite(made).all()):
         raise DataError("`y` must be finite; got NaN or infinity. Remove or impute these rows.")
     return made
+
+
+def diagonal_columns(values: Tensor) -> Iterator[Tensor]:
+    """Columns of the root of diag(values), ... × C."""
+    root = values.sqrt()
+    for k in range(values.shape[-1]):
+        column = torch.zeros_like(root)
+        column[..., k] = root[..., k]
+        yield column
 
 
 def diagonal(values: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from temperance.errors import DataError, NetworkError
-from temperance.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal
+from temperance.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal, diagonal_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,24 @@ class Categorical(Likelihood):
         p = outputs.softmax(-1)
         return diagonal(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
 
+    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+        """√p_k (e_k − p)."""
+        p = outputs.softmax(-1)
+        for k in range(p.shape[-1]):
+            column = -p
+            column[..., k] += 1
+            yield column * p[..., k : k + 1].sqrt()
+
+    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+        """p v − p (pᵀ v)."""
+        p = outputs.softmax(-1)
+        return p * (v - (p * v).sum(-1, keepdim=True))
+
+    def score(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """e_y − p."""
+        made = -outputs.softmax(-1)
+        return made.scatter_add_(-1, y.unsqueeze(-1), torch.ones_like(made[..., :1]))
+
     def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
         """The same."""
         return self.fisher(outputs, learned)
@@ -120,6 +139,14 @@ class Bernoulli(Likelihood):
     def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
         """diag(p (1 − p))."""
         return diagonal(self.variance(outputs, learned))
+
+    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+        """Of a diagonal."""
+        return diagonal_columns(self.variance(outputs, learned))
+
+    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+        """Of a diagonal."""
+        return self.variance(outputs, learned) * v
 
     def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
         """The same: it does not depend on y."""

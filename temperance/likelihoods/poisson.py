@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import DataError
-from temperance.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal
+from temperance.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal, diagonal_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,14 @@ class Poisson(Likelihood):
     def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
         """diag(eᶠ)."""
         return diagonal(outputs.exp())
+
+    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+        """Of a diagonal."""
+        return diagonal_columns(outputs.exp())
+
+    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+        """Of a diagonal."""
+        return outputs.exp() * v
 
     def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
         """The same."""

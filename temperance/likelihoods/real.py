@@ -146,6 +146,16 @@ class HomoscedasticLikelihood(RealLikelihood):
             return outputs.new_tensor(self.scale)
         return learned[LOG_SCALE].exp().unsqueeze(-2)
 
+    def scale_information(self) -> float:
+        """Fisher information of log scale in one number y: 2 for Gaussian noise."""
+        return 2.0
+
+    def learned_fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """The information of each log scale, once for every number that has it."""
+        each = outputs.shape[-2] * outputs.shape[-1] // self.num_outputs
+        eye = torch.eye(self.num_outputs, dtype=outputs.dtype, device=outputs.device)
+        return self.scale_information() * each * eye
+
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
         made = super().prepare(y, num_outputs, dtype)
@@ -224,6 +234,10 @@ class StudentT(HomoscedasticLikelihood):
     def standard_variance(self) -> float:
         """ν / (ν − 2), infinite for ν ≤ 2."""
         return self.df / (self.df - 2) if self.df > 2 else math.inf
+
+    def scale_information(self) -> float:
+        """2ν / (ν + 3)."""
+        return 2 * self.df / (self.df + 3)
 
     def standard_entropy(self) -> float:
         """In closed form."""

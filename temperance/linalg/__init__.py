@@ -1,5 +1,18 @@
 """Covariance operators."""
 
+from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock, KroneckerBlock, LowRankBlock
 from temperance.linalg.covariance import Covariance, DenseCovariance, DiagonalCovariance, LowRankCovariance
+from temperance.linalg.precision import PosteriorCovariance
 
-__all__ = ["Covariance", "DenseCovariance", "DiagonalCovariance", "LowRankCovariance"]
+__all__ = [
+    "Block",
+    "Covariance",
+    "DenseBlock",
+    "DenseCovariance",
+    "DiagonalBlock",
+    "DiagonalCovariance",
+    "KroneckerBlock",
+    "LowRankBlock",
+    "LowRankCovariance",
+    "PosteriorCovariance",
+]

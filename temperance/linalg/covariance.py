@@ -21,6 +21,11 @@ class Covariance(Value, ABC):
     def size(self) -> int:
         """P."""
 
+    @property
+    def rank(self) -> int:
+        """How many dimensions are random; P, unless some are known."""
+        return self.size
+
     @abstractmethod
     def draw(self, rng: torch.Generator) -> Tensor:
         """One draw from N(0, Σ)."""
@@ -63,7 +68,7 @@ class DiagonalCovariance(Covariance):
 
     def draw(self, rng: torch.Generator) -> Tensor:
         """See :class:`Covariance`."""
-        return self.variance.sqrt() * _standard_normal(self.size, self.variance, rng)
+        return self.variance.sqrt() * standard_normal(self.size, self.variance, rng)
 
     def dense(self) -> Tensor:
         """See :class:`Covariance`."""
@@ -99,8 +104,8 @@ class LowRankCovariance(Covariance):
 
     def draw(self, rng: torch.Generator) -> Tensor:
         """√variance · z₁ + F z₂, one z₂ for all of θ."""
-        local = self.variance.sqrt() * _standard_normal(self.size, self.variance, rng)
-        return local + self.factor @ _standard_normal(self.factor.shape[1], self.variance, rng)
+        local = self.variance.sqrt() * standard_normal(self.size, self.variance, rng)
+        return local + self.factor @ standard_normal(self.factor.shape[1], self.variance, rng)
 
     def dense(self) -> Tensor:
         """See :class:`Covariance`."""
@@ -152,7 +157,7 @@ class DenseCovariance(Covariance):
 
     def draw(self, rng: torch.Generator) -> Tensor:
         """L z."""
-        return self.cholesky @ _standard_normal(self.size, self.matrix, rng)
+        return self.cholesky @ standard_normal(self.size, self.matrix, rng)
 
     def dense(self) -> Tensor:
         """See :class:`Covariance`."""
@@ -172,11 +177,12 @@ class DenseCovariance(Covariance):
         return solved.square().sum(0).view(delta.shape[:-1])
 
 
-def _standard_normal(size: int, like: Tensor, rng: torch.Generator) -> Tensor:
+def standard_normal(size: int, like: Tensor, rng: torch.Generator) -> Tensor:
+    """Standard normal numbers with the dtype and device of ``like``."""
     return torch.randn(size, generator=rng, dtype=like.dtype, device=rng.device).to(like.device)
 
 
 def gaussian_log_density(covariance: Covariance, delta: Tensor) -> Tensor:
     """log N(δ; 0, Σ)."""
-    constant = covariance.size * math.log(2 * math.pi)
+    constant = covariance.rank * math.log(2 * math.pi)
     return -0.5 * (covariance.inverse_quadratic(delta) + covariance.log_det() + constant)

@@ -3,8 +3,20 @@
 from temperance.posteriors.base import Nodes, Posterior
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.gaussian import Gaussian
+from temperance.posteriors.laplace import EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
 from temperance.posteriors.trace import Trace
 
-__all__ = ["Draws", "Gaussian", "Mixture", "Nodes", "Point", "Posterior", "Trace"]
+__all__ = [
+    "Draws",
+    "EvidenceTerms",
+    "Gaussian",
+    "LaplacePosterior",
+    "Mixture",
+    "Nodes",
+    "Point",
+    "Posterior",
+    "PosteriorPrior",
+    "Trace",
+]

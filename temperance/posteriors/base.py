@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Posterior(Value, ABC):
     """A distribution over θ. ``finite`` says that it has finitely many settings, all of which prediction uses."""
 
     finite: ClassVar[bool] = False
+    predicts: ClassVar[str] = "network"
+    """How predictions are made unless told: through the network at each draw, or through its linearisation."""
 
     @property
     @abstractmethod
@@ -50,6 +52,10 @@ class Posterior(Value, ABC):
     @abstractmethod
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         """n independent draws, n × P."""
+
+    def retarget(self, target: Any) -> Any:
+        """The target that this posterior belongs to: the one given, unless a prior or a noise level was chosen."""
+        return target
 
     def sample(self, n: int, seed: int | None = None) -> Tensor:
         """n independent draws of θ, n × P. Without a seed they differ from call to call."""

@@ -1,0 +1,344 @@
+"""Adding up curvature, batch by batch and column by column."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from temperance.curvature.general import GeneralGradients
+from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.curvature.sweep import BatchGradients
+from temperance.errors import ArgumentError, NumericalError, TemperanceWarning
+from temperance.linalg.blocks import (
+    Block,
+    DenseBlock,
+    DiagonalBlock,
+    KroneckerBlock,
+    Places,
+    kronecker_block,
+    take,
+)
+
+_CHUNK = 2**26  # numbers of per-example gradients held at once
+
+
+@dataclass
+class LayerSource:
+    """Gradients of single examples from a layer's rule."""
+
+    number: int
+    layer: Layer
+
+    @property
+    def name(self) -> str:
+        """The module's name."""
+        return self.layer.name
+
+    @property
+    def size(self) -> int:
+        """p."""
+        return self.layer.size
+
+    @property
+    def places(self) -> Places:
+        """Where in θ."""
+        return self.layer.places
+
+    def needs_layers(self) -> Literal[True]:
+        """Whether gradients at layers' outputs are needed."""
+        return True
+
+    def rows(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> Tensor:
+        """B × p."""
+        return self.layer.jacobian(batch.flow.calls[self.number].inputs, gradients[self.number], batch.rows)
+
+    def squares(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> Tensor:
+        """p."""
+        return self.layer.squares(batch.flow.calls[self.number].inputs, gradients[self.number], batch.rows)
+
+
+@dataclass
+class RestSource:
+    """Gradients of single examples by automatic differentiation."""
+
+    name: str
+    general: GeneralGradients
+
+    @property
+    def size(self) -> int:
+        """p."""
+        return self.general.size
+
+    @property
+    def places(self) -> Places:
+        """Where in θ."""
+        return self.general.places
+
+    def needs_layers(self) -> Literal[False]:
+        """See :class:`LayerSource`."""
+        return False
+
+    def rows(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> Tensor:
+        """B × p."""
+        return self.general.rows(batch.x, column.unsqueeze(0))[0].detach()
+
+    def squares(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> Tensor:
+        """p."""
+        return self.rows(batch, gradients, column).square().sum(0)
+
+
+class Accumulator(ABC):
+    """Takes batches and columns, gives blocks."""
+
+    source: LayerSource | RestSource
+
+    def begin(self, batch: BatchGradients) -> None:
+        """Once for each batch, before its columns."""
+        return
+
+    @abstractmethod
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """Once for each column of a batch."""
+
+    @abstractmethod
+    def blocks(self) -> list[Block]:
+        """What was added up."""
+
+    def correction(self) -> Accumulator | None:
+        """Who adds up corrected eigenvalues, if that makes sense here."""
+        return None
+
+
+def _finite(value: Tensor, name: str) -> Tensor:
+    if not bool(torch.isfinite(value).all()):
+        raise NumericalError(f"the curvature of {name!r} is not finite: look at the data and at how training ended.")
+    return value
+
+
+class DiagonalAccumulator(Accumulator):
+    """Σ of squared gradients."""
+
+    def __init__(self, source: LayerSource | RestSource) -> None:
+        self.source = source
+        self._sum: Tensor | None = None
+
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """See :class:`Accumulator`."""
+        found = self.source.squares(batch, gradients, column)
+        self._sum = found if self._sum is None else self._sum.add_(found)
+
+    def blocks(self) -> list[Block]:
+        """See :class:`Accumulator`."""
+        assert self._sum is not None
+        return [DiagonalBlock(self.source.places, _finite(self._sum, self.source.name))]
+
+
+class DenseAccumulator(Accumulator):
+    """Σ of outer products of the gradients of one or several sources, or of single weights (``index``) in them."""
+
+    def __init__(
+        self,
+        sources: list[LayerSource] | list[RestSource] | list[LayerSource | RestSource],
+        index: Tensor | None,
+        like: Tensor,
+    ) -> None:
+        self.sources = list(sources)
+        self.source = next((s for s in self.sources if not s.needs_layers()), self.sources[0])
+        places = [span for s in self.sources for span in s.places]  # type: ignore[union-attr]
+        order = torch.cat([torch.arange(start, stop) for start, stop in places])
+        self._columns: Tensor | None = None
+        if index is None:
+            self.places: Places = tuple(places)
+            size = len(order)
+        else:
+            self.places = index
+            position = torch.full((len(like),), -1, dtype=torch.long)
+            position[order] = torch.arange(len(order))
+            self._columns = position[index.cpu()].to(like.device)
+            size = len(index)
+        self.matrix = torch.zeros(size, size, dtype=like.dtype, device=like.device)
+
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """See :class:`Accumulator`."""
+        with torch.enable_grad():
+            parts = [s.rows(batch, gradients, column).detach() for s in self.sources]
+        rows = torch.cat(parts, dim=1)
+        if self._columns is not None:
+            rows = rows[:, self._columns]
+        self.matrix.addmm_(rows.mT, rows)
+
+    def blocks(self) -> list[Block]:
+        """See :class:`Accumulator`."""
+        return [DenseBlock(self.places, _finite(self.matrix, self.source.name))]
+
+
+class KroneckerAccumulator(Accumulator):
+    """A = mean of a aᵀ and G = Σ g gᵀ, for each group of a layer."""
+
+    source: LayerSource
+
+    def __init__(self, source: LayerSource, prior_precision: Tensor, reduce: bool, factor_limit: int) -> None:
+        assert isinstance(source.layer, Matrix)
+        self.source, self.layer, self.reduce = source, source.layer, reduce
+        self.prior_precision, self.limit = prior_precision, factor_limit
+        self._a: Tensor | None = None
+        self._g: Tensor | None = None
+        self._rows = 0
+        self._made: list[KroneckerBlock] = []
+
+    def begin(self, batch: BatchGradients) -> None:
+        """A."""
+        a = self.layer.input_rows(batch.flow.calls[self.source.number].inputs, batch.rows)
+        if self.reduce:
+            a = a.mean(2, keepdim=True)
+        flat = a.flatten(1, 2)
+        self._rows += flat.shape[1]
+        self._a = _add_moment(self._a, flat, self.limit, self.source.name, "inputs")
+
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """G."""
+        g = self.layer.output_rows(gradients[self.source.number], batch.rows)
+        if self.reduce:
+            g = g.sum(2, keepdim=True)
+        self._g = _add_moment(self._g, g.flatten(1, 2), self.limit, self.source.name, "outputs")
+
+    def blocks(self) -> list[Block]:
+        """See :class:`Accumulator`."""
+        if not self._made:
+            assert self._a is not None and self._g is not None
+            for group in range(self.layer.groups):
+                places = self.layer.group_places(group)
+                a = _finite(self._a[group] / self._rows, self.source.name)
+                g = _finite(self._g[group], self.source.name)
+                has_bias = self.layer.has_bias
+                scales = separable(take(self.prior_precision, places), len(g), len(a), has_bias, self.source.name)
+                self._made.append(kronecker_block(places, a, g, *scales, has_bias, float(self._rows)))
+        return list(self._made)
+
+    def correction(self) -> Accumulator:
+        """See :class:`Accumulator`."""
+        self.blocks()
+        return _CorrectionAccumulator(self.source, self._made)
+
+
+def _add_moment(total: Tensor | None, rows: Tensor, limit: int, name: str, what: str) -> Tensor:
+    """Add Σ v vᵀ for the rows v of each group (groups × n × d); only its diagonal where d exceeds the limit."""
+    width = rows.shape[-1]
+    if total is None:
+        if width > limit:
+            warnings.warn(
+                f"layer {name!r} has {width:,} {what}: the factor of that side would need {width:,}² numbers, so only "
+                "its diagonal is kept. `factor_limit` decides.",
+                TemperanceWarning,
+                stacklevel=2,
+            )
+            return rows.square().sum(1)
+        return rows.mT @ rows
+    if width > limit:
+        return total.add_(rows.square().sum(1))
+    return total.baddbmm_(rows.mT, rows)
+
+
+def separable(precision: Tensor, rows: int, columns: int, has_bias: bool, name: str) -> tuple[Tensor, Tensor]:
+    """Roots t_in, t_out of a layer's prior precision T = t_out t_inᵀ; an error where it is no such product."""
+    if not bool((precision > 0).all()):
+        raise ArgumentError(
+            "`prior`: a Kronecker-factored curvature needs a prior whose curvature is positive everywhere, a Gaussian; "
+            f"that of layer {name!r} is not. Use Diagonal() or Dense(), or a GaussianPrior."
+        )
+    weight = precision[: rows * (columns - has_bias)].view(rows, columns - has_bias)
+    matrix = torch.cat([weight, precision[-rows:].unsqueeze(1)], dim=1) if has_bias else weight
+    product = torch.outer(matrix[:, 0], matrix[0]) / matrix[0, 0]
+    if float(((product - matrix) / matrix).abs().max()) > 1e-3:
+        raise ArgumentError(
+            "`prior`: a Kronecker-factored curvature needs a prior precision that is a number for each input times one "
+            f"for each output; that of layer {name!r} is not. Use Diagonal(), BlockDiagonal() or Dense()."
+        )
+    return matrix[0].sqrt(), (matrix[:, 0] / matrix[0, 0]).sqrt()
+
+
+class _CorrectionAccumulator(Accumulator):
+    """Second moments of single examples' gradients in the basis of the factors."""
+
+    source: LayerSource
+
+    def __init__(self, source: LayerSource, made: list[KroneckerBlock]) -> None:
+        assert isinstance(source.layer, Matrix)
+        self.source, self.layer, self.made = source, source.layer, made
+        self._sums = [
+            torch.zeros(block.shape, dtype=block.values_in.dtype, device=block.values_in.device) for block in made
+        ]
+        self._a: list[Tensor] = []
+
+    def begin(self, batch: BatchGradients) -> None:
+        """Inputs in the basis."""
+        a = self.layer.input_rows(batch.flow.calls[self.source.number].inputs, batch.rows)
+        self._a = [_project(part, b.in_scale, b.basis_in) for part, b in zip(a, self.made, strict=True)]
+
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """See :class:`Accumulator`."""
+        g = self.layer.output_rows(gradients[self.source.number], batch.rows)
+        for total, a, part, block in zip(self._sums, self._a, g, self.made, strict=True):
+            rows = _project(part, block.out_scale, block.basis_out)
+            if a.shape[1] == 1:
+                total.addmm_(rows[:, 0].square().mT, a[:, 0].square())
+                continue
+            step = max(1, _CHUNK // total.numel())
+            for start in range(0, len(a), step):
+                total += (rows[start : start + step].mT @ a[start : start + step]).square().sum(0)
+
+    def blocks(self) -> list[Block]:
+        """See :class:`Accumulator`."""
+        return [
+            replace(block, corrected=_finite(total, self.source.name))
+            for block, total in zip(self.made, self._sums, strict=True)
+        ]
+
+
+def _project(rows: Tensor, scale: Tensor, basis: Tensor | None) -> Tensor:
+    scaled = rows / scale
+    return scaled if basis is None else scaled @ basis
+
+
+class WordAccumulator(Accumulator):
+    """An embedding, words × dimensions: the moment of one-hot inputs is diagonal, how often each word occurs; that of the
+    gradients is a matrix over dimensions. H ≈ diag(counts) ⊗ (mean of g gᵀ), places treated like examples."""
+
+    source: LayerSource
+
+    def __init__(self, source: LayerSource, prior_precision: Tensor) -> None:
+        assert isinstance(source.layer, EmbeddingLayer)
+        self.source, self.layer, self.prior_precision = source, source.layer, prior_precision
+        words, width = self.layer.entries["weight"].shape
+        self._counts = torch.zeros(words, dtype=prior_precision.dtype, device=prior_precision.device)
+        self._g = torch.zeros(width, width, dtype=prior_precision.dtype, device=prior_precision.device)
+
+    def begin(self, batch: BatchGradients) -> None:
+        """Frequencies."""
+        words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows).flatten()
+        counts = torch.bincount(words, minlength=len(self._counts)).to(self._counts)
+        if self.layer.module.padding_idx is not None:
+            counts[self.layer.module.padding_idx] = 0
+        self._counts += counts
+
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """Gradients."""
+        words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows)
+        g = self.layer.output_rows(gradients[self.source.number], batch.rows)[0]
+        flat = self.layer.without_padding(words, g).flatten(0, 1)
+        self._g.addmm_(flat.mT, flat)
+
+    def blocks(self) -> list[Block]:
+        """The weight is stored word by word, so words are the rows of the block's matrix, dimensions its columns."""
+        total = self._counts.sum().clamp(min=1)
+        places = self.layer.places
+        tau = take(self.prior_precision, places)
+        words, width = len(self._counts), len(self._g)
+        in_scale, out_scale = separable(tau, words, width, False, self.source.name)
+        g = _finite(self._g / total, self.source.name)
+        return [kronecker_block(places, g, self._counts, in_scale, out_scale, False, float(total))]

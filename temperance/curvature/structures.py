@@ -1,0 +1,377 @@
+"""How much of the curvature is kept: all of it, its diagonal, Kronecker factors, blocks, or its largest directions."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from temperance.curvature.accumulate import (
+    Accumulator,
+    DenseAccumulator,
+    DiagonalAccumulator,
+    KroneckerAccumulator,
+    LayerSource,
+    RestSource,
+    WordAccumulator,
+)
+from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.curvature.sweep import BatchGradients, Kind, Sums, Sweep
+from temperance.errors import ArgumentError, TemperanceWarning
+from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock, places_size
+from temperance.posteriors.base import check_count
+from temperance.values import Value
+
+_COLUMNS = 256  # more outputs than these make an exact pass slow enough to say so
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a structure is computed from: a sweep over the data, and the prior's precision τ."""
+
+    sweep: Sweep
+    prior_precision: Tensor
+    index: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature(Value, ABC):
+    """The curvature of the data term, Σ_n J_nᵀ H_n J_n, in some structure.
+
+    Args:
+        kind: ``"ggn"`` (exact generalised Gauss–Newton: one backward pass for each output), ``"monte-carlo"``
+            (the Fisher information from ``samples`` draws of y: one pass each), ``"empirical"`` (gradients of the data
+            themselves; cheap, but another matrix), or, for ``Dense``, ``"hessian"``.
+        samples: draws of y for each example, for ``"monte-carlo"``.
+        batch_size: rows at a time.
+        seed: for ``"monte-carlo"``.
+    """
+
+    kind: Literal["ggn", "monte-carlo", "empirical", "hessian"] = "ggn"
+    samples: int = 1
+    batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        kinds = ("ggn", "monte-carlo", "empirical", "hessian")
+        if self.kind not in kinds:
+            raise ArgumentError(f"`kind` must be one of {kinds}; got {self.kind!r}.")
+        if self.kind == "hessian" and not isinstance(self, Dense):
+            raise ArgumentError(f'`kind` "hessian" is for Dense() only; {type(self).__name__} takes {kinds[:-1]}.')
+        check_count(self.samples, "samples")
+        check_count(self.batch_size, "batch_size")
+
+    @property
+    def sweep_kind(self) -> Kind:
+        """The kind of columns that the pass takes."""
+        return "ggn" if self.kind == "hessian" else self.kind
+
+    @abstractmethod
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """The blocks over the network's random parameters, and what the pass added up besides."""
+
+    def compute(self, problem: Problem) -> tuple[tuple[Block, ...], Sums]:
+        """All blocks, one for what the likelihood learns included."""
+        sweep = problem.sweep
+        blocks, sums = self.blocks(problem)
+        if sums.learned_fisher is not None and self.kind != "hessian":
+            entries = [e for e in sweep.target.layout.entries if e.role == "likelihood"]
+            blocks.append(DenseBlock(tuple((e.start, e.stop) for e in entries), sums.learned_fisher))
+        return tuple(blocks), sums
+
+    def _refuse_index(self, problem: Problem) -> None:
+        if problem.index is not None:
+            raise ArgumentError(
+                f"`on`: single weights out of a layer need Dense() or Diagonal(); {type(self).__name__} treats whole "
+                "layers."
+            )
+
+
+def _visit(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGradients], None]:
+    """A visitor that hands every batch and column to the accumulators."""
+    by_layer = [a for a in accumulators if a.source.needs_layers()]
+    by_rest = [a for a in accumulators if not a.source.needs_layers()]
+
+    def visit(batch: BatchGradients) -> None:
+        if sweep.kind == "ggn" and batch.flow.outputs.shape[-1] > _COLUMNS:
+            warnings.warn(
+                f"an exact pass takes one backward pass for each of the {batch.flow.outputs.shape[-1]} outputs; "
+                'kind="monte-carlo" takes one in all.',
+                TemperanceWarning,
+                stacklevel=2,
+            )
+        with torch.no_grad():
+            for accumulator in accumulators:
+                accumulator.begin(batch)
+        for column in batch.cotangents:
+            gradients = batch.flow.gradients(column) if sweep.capture.layers else []
+            with torch.no_grad():
+                for accumulator in by_layer:
+                    accumulator.column(batch, gradients, column)
+            for accumulator in by_rest:
+                accumulator.column(batch, gradients, column)
+
+    return visit
+
+
+def _sources(sweep: Sweep) -> list[LayerSource | RestSource]:
+    """Every layer with a rule, then every module without, as sources of per-example gradients."""
+    layers: list[LayerSource | RestSource] = [LayerSource(k, layer) for k, layer in enumerate(sweep.capture.layers)]
+    return [*layers, *(RestSource(name, general) for name, general in sweep.general.items())]
+
+
+def _memory(size: int, itemsize: int) -> str:
+    return f"{size:,}² numbers, {size * size * itemsize / 2**30:.1f} GiB"
+
+
+def _check_dense(size: int, limit: int, what: str, itemsize: int) -> None:
+    if size > limit:
+        raise ArgumentError(
+            f"`limit`: {what} has {size:,} parameters, whose dense curvature needs {_memory(size, itemsize)}; the limit "
+            f"is {limit:,}. Use KFAC(), Diagonal() or LowRank(), a smaller subset, or raise `limit`."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Curvature):
+    """All of H, P × P: exact, for up to some thousands of parameters (``limit``).
+
+    ``kind="hessian"`` takes the full Hessian of −log p(D | θ) in place of the Gauss–Newton matrix; it need not be
+    positive definite, and an error says so where it is not.
+
+    >>> Dense().kind
+    'ggn'
+    """
+
+    limit: int = 12_000
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        sweep = problem.sweep
+        layout = sweep.target.layout
+        size = sum(e.size for e in sweep.capture.entries) if problem.index is None else len(problem.index)
+        _check_dense(size, self.limit, "the network", layout.dtype.itemsize)
+        if self.kind == "hessian":
+            from temperance.curvature.products import full_hessian
+
+            return full_hessian(sweep, problem.index)
+        accumulator = DenseAccumulator(_sources(sweep), problem.index, problem.prior_precision)
+        sums = sweep.add_up(_visit(sweep, [accumulator]))
+        return accumulator.blocks(), sums
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Curvature):
+    """diag(H): one number for each parameter, correlations left out.
+
+    >>> Diagonal(kind="monte-carlo").samples
+    1
+    """
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        sweep = problem.sweep
+        accumulators: list[Accumulator] = [DiagonalAccumulator(source) for source in _sources(sweep)]
+        sums = sweep.add_up(_visit(sweep, accumulators))
+        found = [block for a in accumulators for block in a.blocks()]
+        whole = torch.zeros_like(problem.prior_precision)
+        for block in found:
+            assert isinstance(block, DiagonalBlock) and not isinstance(block.places, Tensor)
+            at = 0
+            for start, stop in block.places:
+                whole[start:stop] = block.values[at : at + stop - start]
+                at += stop - start
+        if problem.index is not None:
+            return [DiagonalBlock(problem.index, whole[problem.index])], sums
+        entries = sweep.capture.entries
+        places = _joined([(e.start, e.stop) for e in entries])
+        return [DiagonalBlock(places, torch.cat([whole[start:stop] for start, stop in places]))], sums
+
+
+def _joined(places: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Neighbouring ranges made one."""
+    made: list[tuple[int, int]] = []
+    for start, stop in places:
+        if made and made[-1][1] == start:
+            made[-1] = (made[-1][0], stop)
+        else:
+            made.append((start, stop))
+    return tuple(made)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockDiagonal(Curvature):
+    """The exact curvature of each layer, without that between layers. A layer of more than ``limit`` parameters is
+    refused, with the memory that it would need.
+
+    >>> BlockDiagonal(limit=5000).limit
+    5000
+    """
+
+    limit: int = 12_000
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        self._refuse_index(problem)
+        sweep = problem.sweep
+        sources = _sources(sweep)
+        for source in sources:
+            _check_dense(source.size, self.limit, f"layer {source.name!r}", sweep.target.layout.dtype.itemsize)
+        accumulators: list[Accumulator] = [DenseAccumulator([s], None, problem.prior_precision) for s in sources]
+        sums = sweep.add_up(_visit(sweep, accumulators))
+        return [block for a in accumulators for block in a.blocks()], sums
+
+
+@dataclass(frozen=True, eq=False)
+class KFAC(Curvature):
+    """Kronecker factors: for a layer with inputs a and output gradients g, H ≈ (Σ g gᵀ) ⊗ (mean of a aᵀ), with the bias
+    as one more input.
+
+    Where a weight is used at several places r of an example (convolution, attention), ``sharing="expand"`` treats places
+    like examples, and ``"reduce"`` first sums g and averages a over them (Eschenhagen et al. 2023). Scales and shifts of
+    norms, and parameters that no rule speaks for (recurrent layers, tied weights), get an exact dense block up to
+    ``dense_limit`` parameters and a diagonal one beyond, with a warning that names them. The factor of a side with more
+    than ``factor_limit`` units is kept diagonal, with a warning.
+
+    The curvature of one linear layer under square loss, and of each layer of a deep linear network, is exact.
+
+    >>> KFAC(kind="monte-carlo", sharing="reduce").sharing
+    'reduce'
+    """
+
+    sharing: Literal["expand", "reduce"] = "expand"
+    dense_limit: int = 2_000
+    factor_limit: int = 12_000
+    corrected = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sharing not in ("expand", "reduce"):
+            raise ArgumentError(f'`sharing` must be "expand" or "reduce"; got {self.sharing!r}.')
+        check_count(self.dense_limit, "dense_limit")
+        check_count(self.factor_limit, "factor_limit")
+
+    def _accumulators(self, problem: Problem) -> list[Accumulator]:
+        made: list[Accumulator] = []
+        fallen: list[str] = []
+        for source in _sources(problem.sweep):
+            layer: Layer | None = source.layer if isinstance(source, LayerSource) else None
+            if isinstance(layer, EmbeddingLayer):
+                assert isinstance(source, LayerSource)
+                made.append(WordAccumulator(source, problem.prior_precision))
+            elif isinstance(layer, Matrix) and layer.has_weight:
+                assert isinstance(source, LayerSource)
+                made.append(
+                    KroneckerAccumulator(source, problem.prior_precision, self.sharing == "reduce", self.factor_limit)
+                )
+            elif source.size <= self.dense_limit:
+                made.append(DenseAccumulator([source], None, problem.prior_precision))
+                if layer is None:
+                    fallen.append(f"{source.name} ({source.size:,} parameters: exact)")
+            else:
+                made.append(DiagonalAccumulator(source))
+                fallen.append(f"{source.name} ({source.size:,} parameters: diagonal)")
+        if fallen:
+            warnings.warn(
+                f"{type(self).__name__} has no Kronecker rule for {', '.join(fallen)}; these get the treatment named, "
+                f"by gradients of single examples. `dense_limit` ({self.dense_limit:,}) decides which.",
+                TemperanceWarning,
+                stacklevel=2,
+            )
+        return made
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        self._refuse_index(problem)
+        sweep = problem.sweep
+        accumulators = self._accumulators(problem)
+        sums = sweep.add_up(_visit(sweep, accumulators))
+        if self.corrected:
+            corrections = [a.correction() for a in accumulators]
+            for batch in sweep.batches("eigenvalues"):
+                _visit(sweep, [c for c in corrections if c is not None])(batch)
+            made: list[Block] = []
+            for accumulator, correction in zip(accumulators, corrections, strict=True):
+                made.extend(accumulator.blocks() if correction is None else correction.blocks())
+            return made, sums
+        return [block for a in accumulators for block in a.blocks()], sums
+
+
+@dataclass(frozen=True, eq=False)
+class EKFAC(KFAC):
+    """Kronecker factors whose eigenvalues are corrected: in the eigenbasis of KFAC, the true second moments of the
+    gradients replace the products of eigenvalues (George et al. 2018). A second pass over the data.
+
+    >>> EKFAC().corrected
+    True
+    """
+
+    corrected = True
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Curvature):
+    """The ``rank`` largest directions of the curvature, measured in the prior's units (eigenvectors of
+    τ^-½ H τ^-½), by Lanczos iterations (ARPACK) with products H v. Everything else is as the prior has it.
+
+    Each product is a pass over the data; there are about two for each direction.
+
+    >>> LowRank(20).rank
+    20
+    """
+
+    rank: int = 20
+    tolerance: float = 1e-3
+
+    def __init__(
+        self,
+        rank: int = 20,
+        kind: Literal["ggn", "monte-carlo", "empirical"] = "ggn",
+        samples: int = 1,
+        batch_size: int = 256,
+        seed: int = 0,
+        tolerance: float = 1e-3,
+    ) -> None:
+        for name, value in (
+            ("rank", check_count(rank, "rank")),
+            ("kind", kind),
+            ("samples", samples),
+            ("batch_size", batch_size),
+            ("seed", seed),
+            ("tolerance", tolerance),
+        ):
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        self._refuse_index(problem)
+        from temperance.curvature.lanczos import largest_directions
+
+        sums = problem.sweep.add_up()
+        return [largest_directions(problem.sweep, problem.prior_precision, self.rank, self.tolerance)], sums
+
+
+def check_curvature(value: Any) -> None:
+    """A :class:`Curvature`, or an error."""
+    if not isinstance(value, Curvature):
+        raise ArgumentError(f"`curvature` must be a structure such as KFAC(), Diagonal() or Dense(); got {value!r}.")
+
+
+__all__ = [
+    "EKFAC",
+    "KFAC",
+    "BlockDiagonal",
+    "Curvature",
+    "Dense",
+    "Diagonal",
+    "LowRank",
+    "Problem",
+    "check_curvature",
+    "places_size",
+]

@@ -1,0 +1,249 @@
+"""``Laplace``: train as always, one pass over the data for the curvature, done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.curvature import KFAC, Curvature, Dense, Diagonal
+from temperance.curvature.approximate import approximate
+from temperance.curvature.structures import check_curvature
+from temperance.curvature.subsets import Subnetwork
+from temperance.data.data import Batch, Data
+from temperance.errors import ArgumentError
+from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData, Stackable
+from temperance.inference.evidence import Tune, as_tune, choose, groups_of, tuned_posterior, tuned_target
+from temperance.posteriors import LaplacePosterior, Point, Posterior
+from temperance.target import Target
+from temperance.theta import Subset
+from temperance.values import SCRATCH
+
+
+@dataclass
+class LaplaceState:
+    """The base's state (or a θ that was trained elsewhere, with its running statistics), and what evidence has chosen so
+    far: log factors on the prior's precision and on the noise."""
+
+    base: Any = None
+    theta: Tensor | None = None
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    log_factors: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    log_noise: float = 0.0
+    target: Target | None = field(default=None, metadata=SCRATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(Inference[LaplaceState], Stackable):
+    """A Gaussian at a mode θ*, with the inverse curvature for covariance:
+
+        p(θ | D) ≈ N(θ*, T Λ⁻¹),   Λ = Σ_n J_nᵀ H_n J_n + (prior precision),
+
+    J_n the Jacobian of the network's outputs for example n, H_n the Hessian of −log p(y_n | outputs). Predictions use the
+    network linearised at θ*, for which this posterior is made; ``predict(x, by="network")`` puts draws through the network
+    itself.
+
+    Args:
+        base: how θ* is found, e.g. ``MAP(lr=1e-3)``; ``None`` takes ``start``, or the target's network as it is: one pass
+            over the data, no training.
+        curvature: how much of Λ is kept: ``KFAC()``, ``EKFAC()``, ``Diagonal()``, ``Dense()``, ``BlockDiagonal()`` or
+            ``LowRank(k)``.
+        on: the part that is random: a name, pattern, ``last_layer``, ``biases``, or single weights
+            (``LargestVariance(k)``, ``LargestMagnitude(k)``). ``base`` still trains everything; the rest stays at θ*.
+        tune: choose the prior's precision by evidence: ``"scalar"``, ``"layer"``, ``"parameter"``, or a ``Tune(...)`` that
+            also chooses the noise, or does so again and again while training.
+
+    It is exact where the posterior is Gaussian: with ``Dense()``, on a linear-Gaussian model, mean, covariance and
+    evidence.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 10, dtype=torch.float64)
+    >>> features = torch.stack([torch.ones_like(x), x, x**2], dim=1)
+    >>> net = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    >>> target = tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), curvature=tp.Dense())
+    >>> fitted = tp.fit(target, method, (features, torch.sin(3 * x)), steps=5)
+    >>> round(fitted.log_evidence(), 4)
+    -108.7044
+    """
+
+    base: Inference[Any] | None = None
+    curvature: Curvature = field(default_factory=KFAC)
+    on: Subset | Subnetwork = None
+    tune: Tune | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.base is not None and not isinstance(self.base, Inference):
+            raise ArgumentError(f"`base` must be a method such as MAP(lr=1e-3), or None; got {self.base!r}.")
+        if isinstance(self.base, Laplace):
+            raise ArgumentError("`base` must find a point; a Laplace around a Laplace has no meaning.")
+        check_curvature(self.curvature)
+        object.__setattr__(self, "tune", as_tune(self.tune))
+        if self._tune is not None and self._tune.every is not None and self.base is None:
+            raise ArgumentError("`tune` with `every` chooses while training, but `base` is None: nothing is trained.")
+
+    @property
+    def _tune(self) -> Tune | None:
+        return self.tune if isinstance(self.tune, Tune) else None
+
+    @property
+    def _online(self) -> bool:
+        return self._tune is not None and self._tune.every is not None
+
+    @property
+    def exact(self) -> Exactness:  # type: ignore[override]
+        """By the structure that is kept."""
+        if self.on is not None or self.tune is not None:
+            return Exactness.APPROXIMATE
+        if isinstance(self.curvature, Dense) and self.curvature.kind in ("ggn", "hessian"):
+            return Exactness.POSTERIOR
+        if isinstance(self.curvature, Diagonal) and self.curvature.kind == "ggn":
+            return Exactness.DIAGONAL
+        return Exactness.APPROXIMATE
+
+    @property
+    def reads(self) -> Any:  # type: ignore[override]
+        """As the base does."""
+        return "minibatch" if self.base is None else self.base.reads
+
+    @property
+    def default_steps(self) -> int | None:  # type: ignore[override]
+        """None to train: no steps."""
+        return 0 if self.base is None else self.base.default_steps
+
+    @property
+    def streams(self) -> int:
+        """As the base has it."""
+        return 1 if self.base is None else self.base.streams
+
+    @property
+    def needs_held_out(self) -> bool:
+        """As the base does."""
+        return self.base is not None and self.base.needs_held_out
+
+    def check_run(self, steps: int) -> None:
+        """As the base does; without one there is nothing to run."""
+        if self.base is not None:
+            self.base.check_run(steps)
+        elif steps:
+            raise ArgumentError(
+                "`epochs` or `steps`: Laplace() without a base trains nothing, it takes one pass over the data; leave "
+                "both out, or give a base: Laplace(MAP(lr=1e-3), ...)."
+            )
+
+    def keep_in(self, state: LaplaceState, folder: Path) -> None:
+        """As the base does."""
+        if self.base is not None:
+            self.base.keep_in(state.base, folder)
+
+    def cost(self) -> Cost:
+        """A step is the base's; the curvature pass comes once, after the last."""
+        return Cost(0, 1) if self.base is None else self.base.cost()
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> LaplaceState:
+        """See :class:`Inference`."""
+        if self.base is not None:
+            return LaplaceState(self.base.init(target, theta, rng), log_factors=self._no_factors(target))
+        start = target.initial_theta() if theta is None else theta
+        if start.dim() != 1:
+            raise ArgumentError(f"`start` must be a vector for Laplace; got a matrix of shape {tuple(start.shape)}.")
+        return LaplaceState(None, start.clone(), target.workspace.running_buffers())
+
+    def _no_factors(self, target: Target) -> Tensor:
+        if self._tune is None or not self._online:
+            return torch.zeros(0, dtype=torch.float64)
+        return torch.zeros(groups_of(target, self._tune)[1], dtype=torch.float64)
+
+    def _present(self, target: Target, state: LaplaceState) -> Target:
+        """The target under the prior and noise that were chosen so far."""
+        if not self._online:
+            return target
+        if state.target is None:
+            assert self._tune is not None
+            state.target = tuned_target(target, self._tune, state.log_factors, state.log_noise)
+        return state.target
+
+    def step(self, target: Target, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
+        """A step of the base; after some epochs, also a new choice of prior and noise."""
+        assert self.base is not None
+        state.base, info = self.base.step(self._present(target, state), state.base, batch)
+        tune = self._tune
+        if tune is not None and tune.every is not None and batch.last and info.status.ok and not info.done:
+            done = batch.epoch + 1
+            if done > tune.burn and (done - tune.burn) % tune.every == 0:
+                self._choose(target, state, batch, tune)
+        return state, info
+
+    def _choose(self, target: Target, state: LaplaceState, batch: Batch, tune: Tune) -> None:
+        assert batch.whole is not None
+        here = self._present(target, state)
+        found = self._around(here, state, batch.whole)
+        choice = choose(here, found, tune, tune.reach)
+        state.log_factors = state.log_factors + choice.log_factors
+        state.log_noise += choice.log_noise
+        state.target = None
+
+    def _point(self, target: Target, state: LaplaceState, data: Data | None) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.base is None:
+            assert state.theta is not None
+            return state.theta, state.buffers
+        found = self.base.posterior(target, state.base, data)
+        if not isinstance(found, Point):
+            raise ArgumentError(
+                f"`base` must find a point for Laplace to take the curvature at; {type(self.base).__name__} gives a "
+                f"{type(found).__name__}."
+            )
+        return found.theta, found.buffers
+
+    def _around(self, target: Target, state: LaplaceState, data: Data) -> LaplacePosterior:
+        theta, buffers = self._point(target, state, data)
+        return approximate(target, theta, buffers, data, self.curvature, self.on)
+
+    def posterior(self, target: Target, state: LaplaceState, data: Data | None) -> Posterior:
+        """A :class:`LaplacePosterior`."""
+        if data is None:
+            raise NeedsData("the curvature pass of Laplace needs the data.")
+        here = self._present(target, state)
+        return self._finished(target, here, self._around(here, state, data))
+
+    def _finished(self, target: Target, here: Target, found: LaplacePosterior) -> LaplacePosterior:
+        tune = self._tune
+        if tune is None:
+            return found
+        if self._online:
+            chosen = here.prior if here.prior is not target.prior else None
+            noise = here.likelihood if here.likelihood is not target.likelihood else None
+            return LaplacePosterior(found.mean, found.operator, found.terms, found.buffers, chosen, noise)
+        return tuned_posterior(here, found, tune)
+
+    # ------------------------------------------------------------------ all members of an ensemble at once
+
+    def can_stack(self, target: Target) -> bool:
+        """As the base can."""
+        return isinstance(self.base, Stackable) and not self._online and self.base.can_stack(target)
+
+    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> Any:
+        """See :class:`Stackable`."""
+        assert isinstance(self.base, Stackable)
+        return self.base.init_stack(target, theta, rngs)
+
+    def step_stack(self, target: Target, state: Any, batch: Batch) -> tuple[Any, Info]:
+        """See :class:`Stackable`."""
+        assert isinstance(self.base, Stackable)
+        return self.base.step_stack(target, state, batch)
+
+    def posteriors_stack(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
+        """The curvature around each member."""
+        assert isinstance(self.base, Stackable)
+        if data is None:
+            raise NeedsData("the curvature pass of Laplace needs the data.")
+        made = []
+        for point in self.base.posteriors_stack(target, state, data):
+            assert isinstance(point, Point)
+            found = approximate(target, point.theta, point.buffers, data, self.curvature, self.on)
+            made.append(self._finished(target, target, found))
+        return tuple(made)

@@ -1,0 +1,180 @@
+"""A Gaussian around a mode, as curvature gives it; the evidence that comes with it; and such a posterior as a prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.errors import ArgumentError, NumericalError
+from temperance.likelihoods import Likelihood
+from temperance.linalg.covariance import gaussian_log_density
+from temperance.linalg.precision import PosteriorCovariance
+from temperance.posteriors.gaussian import Gaussian
+from temperance.priors import BoundPrior, Prior
+from temperance.priors.base import Density
+from temperance.target import Target
+from temperance.theta import Entry, Layout
+from temperance.values import Value, moved
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceTerms(Value):
+    """What the evidence is made of, at the θ* around which the curvature was taken.
+
+    Attributes:
+        log_likelihood: log p(D | θ*).
+        log_prior: log p(θ*) of the parameters that are random.
+        gradient: ∇ log p(D | θ*), P numbers.
+        decrement: ½ gᵀ Λ⁻¹ g with g = ∇ log p(D, θ*): how many nats a Newton step would still gain. Zero at a mode.
+        slack: the decrement under the prior and noise that θ* was trained with, by which a mode is judged.
+        effective: tr(H Λ⁻¹), the number of parameters that the data determine.
+        prior_mean: the mean of a Gaussian prior, P numbers; ``None`` for another prior.
+        num_targets: how many numbers y there are.
+        noise: the noise scale of a ``Normal`` likelihood that was given one.
+        tempered: whether a temperature other than one is in force.
+    """
+
+    log_likelihood: float
+    log_prior: float
+    gradient: Tensor
+    decrement: float
+    slack: float
+    effective: float
+    prior_mean: Tensor | None = None
+    num_targets: int = 0
+    noise: float | None = None
+    tempered: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """How large a decrement still counts as a mode: a nat, or a tenth of a nat for each determined parameter."""
+        return max(1.0, 0.1 * self.effective)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class LaplacePosterior(Gaussian):
+    """N(θ*, Σ) with Σ = T (H + Λ_prior)⁻¹, the inverse curvature at θ*. Predictions linearise the network there.
+
+    ``prior`` and ``likelihood`` are those of the target after their hyperparameters were chosen by evidence.
+    """
+
+    predicts: ClassVar[str] = "linearised"
+
+    operator: PosteriorCovariance
+    terms: EvidenceTerms
+    prior: Prior | None = None
+    likelihood: Likelihood | None = None
+
+    def __init__(
+        self,
+        mean: Tensor,
+        operator: PosteriorCovariance,
+        terms: EvidenceTerms,
+        buffers: dict[str, Tensor] | None = None,
+        prior: Prior | None = None,
+        likelihood: Likelihood | None = None,
+    ) -> None:
+        for name, value in (
+            ("mean", mean),
+            ("operator", operator),
+            ("buffers", buffers or {}),
+            ("terms", terms),
+            ("prior", prior),
+            ("likelihood", likelihood),
+        ):
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def retarget(self, target: Target) -> Target:
+        """The target with the prior and the noise that were chosen."""
+        if self.prior is not None:
+            target = target.with_prior(self.prior)
+        if self.likelihood is not None:
+            target = target.with_likelihood(self.likelihood)
+        return target
+
+    def log_evidence(self, tolerance: float | None = None) -> float:
+        """log p(D) = log p(D | θ*) + log p(θ*) + ½ P log 2π − ½ log |Λ| + ½ gᵀ Λ⁻¹ g.
+
+        The last term moves from θ* to the mode of the quadratic approximation; away from a mode it is large and the
+        approximation means nothing, so a value above ``tolerance`` nats (by default one, or a tenth for each parameter
+        that the data determine) is refused.
+        """
+        terms = self.terms
+        if terms.tempered:
+            raise ArgumentError(
+                "the evidence is defined at temperature 1 and likelihood temperature 1; this posterior is tempered."
+            )
+        allowed = terms.tolerance if tolerance is None else tolerance
+        if not terms.slack <= allowed:
+            raise NumericalError(
+                "the evidence needs a mode: here a Newton step would still gain "
+                f"{terms.slack:.3g} nats, more than the {allowed:.3g} allowed. Train longer (a smaller learning rate "
+                "at the end, full batches), or give a larger `tolerance` if you know what you compare."
+            )
+        rank = self.operator.rank
+        log_det = -float(self.operator.log_det().double())
+        laplace = 0.5 * rank * math.log(2 * math.pi) - 0.5 * log_det
+        return terms.log_likelihood + terms.log_prior + laplace + terms.decrement
+
+    def as_prior(self) -> PosteriorPrior:
+        """This posterior as the prior for further data: ``target.with_prior(fitted.posterior.as_prior())``."""
+        if self.operator.rank != self.operator.size:
+            raise ArgumentError(
+                f"only {self.operator.rank} of {self.operator.size} parameters are random in this posterior; a prior "
+                "needs a distribution over all of them. Use a Target with that subset instead."
+            )
+        if self.operator.temperature != 1.0:
+            raise ArgumentError("a tempered posterior is no prior for further data; fit at temperature 1.")
+        return PosteriorPrior(self.mean, self.operator)
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorPrior(Prior):
+    """N(mean, Σ) of an earlier posterior, correlations included: what was learned from data that came before."""
+
+    mean: Tensor
+    operator: PosteriorCovariance
+
+    def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
+        """See :class:`Prior`."""
+        if layout.size != self.operator.size:
+            raise ArgumentError(
+                f"`prior`: the earlier posterior is over {self.operator.size} parameters, this target has {layout.size}."
+            )
+        return [(slice(0, layout.size), CorrelatedDensity(self.mean, self.operator))]
+
+    def bind(self, layout: Layout, device: torch.device | str = "cpu") -> BoundPrior:
+        """Over all of θ, what the likelihood learns included."""
+        pieces = self.densities(layout, layout.entries)
+        return BoundPrior([(piece, density.to(torch.device(device), layout.dtype)) for piece, density in pieces])
+
+
+class CorrelatedDensity(Density):
+    """A Gaussian with correlations: one number for all of θ in place of one for each element."""
+
+    def __init__(self, mean: Tensor, operator: PosteriorCovariance) -> None:
+        self.mean, self.operator = mean, operator
+
+    def log_density(self, theta: Tensor) -> Tensor:
+        """log N(θ; mean, Σ), ... × 1."""
+        return gaussian_log_density(self.operator, theta - self.mean).unsqueeze(-1)
+
+    def score(self, theta: Tensor) -> Tensor:
+        """−Σ⁻¹ (θ − mean)."""
+        delta = theta - self.mean
+        data = self.operator.data_factor * self.operator.curvature_product(delta)
+        return -(data + self.operator.prior_precision * delta)
+
+    def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        """n × P draws."""
+        return torch.stack([self.mean + self.operator.draw(rng) for _ in range(shape[0])])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> CorrelatedDensity:
+        """See :class:`Density`."""
+        return CorrelatedDensity(self.mean.to(device=device, dtype=dtype), moved(self.operator, device, dtype))
