@@ -14,7 +14,7 @@ from temperance import scores, store
 from temperance.data.data import Data
 from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.likelihoods import Categorical
-from temperance.posteriors import Draws, Mixture, Posterior
+from temperance.posteriors import Draws, LaplacePosterior, Mixture, Posterior
 from temperance.predict import ClassPredictive, Predictive, predict
 from temperance.rows import rows_file
 from temperance.status import OK, Status
@@ -61,15 +61,17 @@ class Fitted:
         kind, seconds = type(self.posterior).__name__, self.info.seconds
         return f"Fitted({self.method!r}, {kind}, {self.info.steps} steps, {seconds:.1f} s, {status})"
 
-    def predict(self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024) -> Predictive:
+    def predict(
+        self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024, by: str | None = None
+    ) -> Predictive:
         """The predictive distribution at ``x``; see :func:`temperance.predict.predict`."""
-        return predict(self.target, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size)
+        return predict(self.target, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size, by=by)
 
-    def evaluate(self, data: Any, *, draws: int | None = None) -> dict[str, float]:
+    def evaluate(self, data: Any, *, draws: int | None = None, by: str | None = None) -> dict[str, float]:
         """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
         values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval."""
         known = Data.of(data)
-        predictive = self.predict(known.x, draws=draws)
+        predictive = self.predict(known.x, draws=draws, by=by)
         found = {"log_loss": -float(predictive.log_prob(known.y).double().mean())}
         if isinstance(predictive, ClassPredictive) and isinstance(self.target.likelihood, Categorical):
             probs, labels = predictive.probs, known.y.reshape(-1)
@@ -108,12 +110,11 @@ class Fitted:
                     buffer.copy_(known[name])
         return made.eval()
 
-    def log_evidence(self) -> float:
-        """log p(D), where the method has it."""
-        found = getattr(self.posterior, "log_evidence", None)
-        if found is None:
+    def log_evidence(self, tolerance: float | None = None) -> float:
+        """log p(D), where the method has it; refused away from a mode (see :class:`LaplacePosterior`)."""
+        if not isinstance(self.posterior, LaplacePosterior):
             raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
-        return float(found() if callable(found) else found)
+        return self.posterior.log_evidence(tolerance)
 
     def save(self, path: str | Path) -> None:
         """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all.

@@ -36,8 +36,8 @@ class LayerSource:
 
     @property
     def name(self) -> str:
-        """The module's name."""
-        return self.layer.name
+        """The module's name; its kind where it is the whole network."""
+        return self.layer.name or type(self.layer.module).__name__
 
     @property
     def size(self) -> int:
@@ -188,6 +188,7 @@ class KroneckerAccumulator(Accumulator):
         self.prior_precision, self.limit = prior_precision, factor_limit
         self._a: Tensor | None = None
         self._g: Tensor | None = None
+        self._unreduced: Tensor | float = 0.0
         self._rows = 0
         self._made: list[KroneckerBlock] = []
 
@@ -204,13 +205,16 @@ class KroneckerAccumulator(Accumulator):
         """G."""
         g = self.layer.output_rows(gradients[self.source.number], batch.rows)
         if self.reduce:
+            self._unreduced = self._unreduced + g.square().sum()
             g = g.sum(2, keepdim=True)
         self._g = _add_moment(self._g, g.flatten(1, 2), self.limit, self.source.name, "outputs")
 
     def blocks(self) -> list[Block]:
         """See :class:`Accumulator`."""
         if not self._made:
-            assert self._a is not None and self._g is not None
+            assert self._a is not None
+            assert self._g is not None
+            self._warn_if_cancelled(self._g)
             for group in range(self.layer.groups):
                 places = self.layer.group_places(group)
                 a = _finite(self._a[group] / self._rows, self.source.name)
@@ -219,6 +223,18 @@ class KroneckerAccumulator(Accumulator):
                 scales = separable(take(self.prior_precision, places), len(g), len(a), has_bias, self.source.name)
                 self._made.append(kronecker_block(places, a, g, *scales, has_bias, float(self._rows)))
         return list(self._made)
+
+    def _warn_if_cancelled(self, g: Tensor) -> None:
+        """Before a softmax over places, or a norm over them, the gradients at all places sum to zero."""
+        kept = float((g.diagonal(dim1=-2, dim2=-1) if g.dim() == 3 else g).sum())
+        if self.reduce and kept < 1e-6 * float(self._unreduced):
+            warnings.warn(
+                f"layer {self.source.name!r}: its gradients at the places of an example cancel (a softmax or a norm "
+                'over places follows), so sharing="reduce" sees no curvature there and leaves these weights as the '
+                'prior has them. Use sharing="expand".',
+                TemperanceWarning,
+                stacklevel=2,
+            )
 
     def correction(self) -> Accumulator:
         """See :class:`Accumulator`."""
@@ -317,6 +333,7 @@ class WordAccumulator(Accumulator):
         words, width = self.layer.entries["weight"].shape
         self._counts = torch.zeros(words, dtype=prior_precision.dtype, device=prior_precision.device)
         self._g = torch.zeros(width, width, dtype=prior_precision.dtype, device=prior_precision.device)
+        self._made: KroneckerBlock | None = None
 
     def begin(self, batch: BatchGradients) -> None:
         """Frequencies."""
@@ -335,10 +352,39 @@ class WordAccumulator(Accumulator):
 
     def blocks(self) -> list[Block]:
         """The weight is stored word by word, so words are the rows of the block's matrix, dimensions its columns."""
-        total = self._counts.sum().clamp(min=1)
-        places = self.layer.places
-        tau = take(self.prior_precision, places)
-        words, width = len(self._counts), len(self._g)
-        in_scale, out_scale = separable(tau, words, width, False, self.source.name)
-        g = _finite(self._g / total, self.source.name)
-        return [kronecker_block(places, g, self._counts, in_scale, out_scale, False, float(total))]
+        if self._made is None:
+            total = self._counts.sum().clamp(min=1)
+            places = self.layer.places
+            tau = take(self.prior_precision, places)
+            words, width = len(self._counts), len(self._g)
+            in_scale, out_scale = separable(tau, words, width, False, self.source.name)
+            g = _finite(self._g / total, self.source.name)
+            self._made = kronecker_block(places, g, self._counts, in_scale, out_scale, False, float(total))
+        return [self._made]
+
+    def correction(self) -> Accumulator:
+        """See :class:`Accumulator`."""
+        self.blocks()
+        assert self._made is not None
+        return _WordCorrectionAccumulator(self.source, self._made)
+
+
+class _WordCorrectionAccumulator(Accumulator):
+    """Second moments of single examples' gradients of each word, in the basis over dimensions."""
+
+    source: LayerSource
+
+    def __init__(self, source: LayerSource, made: KroneckerBlock) -> None:
+        self.source, self.made = source, made
+        self._sum = torch.zeros(made.shape, dtype=made.values_in.dtype, device=made.values_in.device)
+
+    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
+        """See :class:`Accumulator`."""
+        rotated = [_project(g, self.made.in_scale, self.made.basis_in) for g in gradients[self.source.number]]
+        inputs = batch.flow.calls[self.source.number].inputs
+        self._sum += self.source.layer.squares(inputs, rotated, batch.rows).view(self.made.shape)
+
+    def blocks(self) -> list[Block]:
+        """See :class:`Accumulator`."""
+        corrected = self._sum / self.made.out_scale.square().unsqueeze(-1)
+        return [replace(self.made, corrected=_finite(corrected, self.source.name))]

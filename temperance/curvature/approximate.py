@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.curvature.structures import Curvature, Diagonal, Problem
+from temperance.curvature.structures import Curvature, Dense, Diagonal, Problem
 from temperance.curvature.subsets import Subnetwork, chosen_names, prior_mean_of
 from temperance.curvature.sweep import Sums, Sweep
 from temperance.data.data import Data
@@ -101,17 +101,19 @@ def approximate(
     operator = PosteriorCovariance(blocks, prior.precision, target.temperature)
     if prior.earlier is not None:
         operator = PosteriorCovariance(operator.merged(prior.earlier), prior.precision, target.temperature)
-    terms = evidence_terms(target, operator, prior, sums)
+    terms = evidence_terms(target, operator, prior, sums, isinstance(curvature, Dense))
     return LaplacePosterior(theta, operator, terms, {name: value.clone() for name, value in buffers.items()})
 
 
-def evidence_terms(target: Target, operator: PosteriorCovariance, prior: PriorCurvature, sums: Sums) -> EvidenceTerms:
+def evidence_terms(
+    target: Target, operator: PosteriorCovariance, prior: PriorCurvature, sums: Sums, dense: bool
+) -> EvidenceTerms:
     """What :meth:`LaplacePosterior.log_evidence` is made of."""
     gradient = sums.gradient + prior.score
-    decrement, effective = 0.0, 0.0
+    slack, effective = 0.0, 0.0
     for block, factor in zip(operator.blocks, operator.factors(), strict=True):
         here = take(gradient, block.places)
-        decrement += 0.5 * float((here * factor.solve(here)).sum().double())
+        slack += 0.5 * float((here * factor.solve(here)).sum().double())
         tau = take(operator.prior_precision, block.places)
         effective += block.size - float((tau * factor.variance()).sum().double())
     if len(prior.log_density) == 1:
@@ -123,11 +125,12 @@ def evidence_terms(target: Target, operator: PosteriorCovariance, prior: PriorCu
         log_likelihood=sums.log_likelihood,
         log_prior=log_prior,
         gradient=sums.gradient,
-        decrement=decrement,
-        slack=decrement,
+        slack=slack,
+        counted=slack if dense else 0.0,
         effective=effective,
         prior_mean=prior.mean,
         num_targets=sums.num_targets,
         noise=likelihood.scale if isinstance(likelihood, Normal) else None,
+        dense=dense,
         tempered=target.temperature != 1.0 or target.likelihood_temperature != 1.0,
     )

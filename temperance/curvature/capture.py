@@ -27,10 +27,11 @@ from temperance.theta import Entry
 
 @dataclass
 class Calls:
-    """What a layer was given, and where in the graph its outputs are; one entry a call."""
+    """What a layer was given, where in the graph its outputs are, and their shapes; one entry a call."""
 
     inputs: list[Tensor] = field(default_factory=list)
     edges: list[GradientEdge] = field(default_factory=list)
+    shapes: list[torch.Size] = field(default_factory=list)
 
 
 @dataclass
@@ -44,14 +45,28 @@ class Flow:
     def gradients(self, cotangent: Tensor) -> list[list[Tensor]]:
         """∂(cotangent · outputs)/∂(each layer's outputs): a list for each layer, a tensor for each call."""
         edges = [edge for calls in self.calls for edge in calls.edges]
-        found = torch.autograd.grad(
-            self.outputs, edges, cotangent.to(self.outputs), retain_graph=True, materialize_grads=True
+        shapes = [shape for calls in self.calls for shape in calls.shapes]
+        answer = torch.autograd.grad(
+            self.outputs, edges, cotangent.to(self.outputs), retain_graph=True, allow_unused=True
         )
+        # A layer may be called and its output thrown away.
+        found = [self.outputs.new_zeros(s) if g is None else g for g, s in zip(answer, shapes, strict=True)]
         made, at = [], 0
         for calls in self.calls:
-            made.append(list(found[at : at + len(calls.edges)]))
+            made.append(found[at : at + len(calls.edges)])
             at += len(calls.edges)
         return made
+
+
+class RuleBroken(NetworkError):
+    """A layer is not used in a batch as it was when its rule was tried."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__(
+            f"layer {layer.name!r} is given another share of the rows in one batch than in another (a path that "
+            "depends on the data), so the rule for its gradients does not hold."
+        )
+        self.layer = layer
 
 
 class Capture:
@@ -70,6 +85,7 @@ class Capture:
         self.names = [e.name for e in self.entries]
         self.layers: list[Layer] = []
         self.rest: dict[str, list[Entry]] = {}
+        self._repeats: dict[str, list[float]] = {}
         self._find_layers()
 
     @property
@@ -140,6 +156,7 @@ class Capture:
                     calls[index].inputs.append(given.detach())
                     # The edge, not the tensor: an operation in place may change the tensor afterwards.
                     calls[index].edges.append(get_gradient_edge(output))
+                    calls[index].shapes.append(output.shape)
 
             return catch
 
@@ -150,7 +167,16 @@ class Capture:
             for handle in handles:
                 handle.remove()
         outputs = outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs
-        return Flow(outputs, calls, first_tensor(x).shape[0])
+        flow = Flow(outputs, calls, first_tensor(x).shape[0])
+        for layer, made in zip(wanted, calls, strict=True):
+            if layer.name in self._repeats and self._repeats[layer.name] != _repeats(made, flow.rows):
+                raise RuleBroken(layer)
+        return flow
+
+    def leave(self, layer: Layer) -> None:
+        """Speak for ``layer`` no more: its parameters go to ``rest``."""
+        self.layers = [other for other in self.layers if other is not layer]
+        self.rest.setdefault(layer.name, []).extend(layer.entries.values())
 
     def verify(self, x: Inputs) -> None:
         """Keep the rules that agree with automatic differentiation on the rows ``x``; the others' parameters go to
@@ -160,7 +186,7 @@ class Capture:
             flow = self.run(x)
             with torch.no_grad():
                 again = evaluate.call(self.network, x).reshape(flow.outputs.shape)
-            if not torch.allclose(flow.outputs.detach(), again, rtol=1e-3, atol=1e-5):
+            if not torch.allclose(flow.outputs.detach(), again, rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise NetworkError(
                     "the network must be deterministic in evaluation mode, but two passes over the same rows differ: "
                     "some dropout or noise does not heed .eval(). Pass training=self.training to F.dropout."
@@ -170,7 +196,6 @@ class Capture:
             called = [k for k, calls in enumerate(flow.calls) if calls.edges]
             flow.calls = [flow.calls[k] for k in called]
             gradients = flow.gradients(cotangent) if called else []
-            parameters = dict(self.network.named_parameters())
             # Of the first row and of the last: a rule that confuses rows, or takes another dimension for them, is seen.
             truth: dict[int, dict[str, Tensor]] = {}
             for row in {0, rows - 1}:
@@ -180,8 +205,7 @@ class Capture:
                     flow.outputs, self.parameters(), mask, retain_graph=True, materialize_grads=True
                 )
                 truth[row] = dict(zip(self.names, found, strict=True))
-        kept = []
-        for k, layer in enumerate(self.layers):
+        for k, layer in enumerate(self.layers.copy()):
             good = False
             if k in called:
                 at = called.index(k)
@@ -189,11 +213,14 @@ class Capture:
                     made = layer.jacobian(flow.calls[at].inputs, gradients[at], rows)
                     good = all(_agrees(layer, made[row], truth[row]) for row in truth)
             if good:
-                kept.append(layer)
+                self._repeats[layer.name] = _repeats(flow.calls[called.index(k)], rows)
             else:
-                self.rest.setdefault(layer.name, []).extend(layer.entries.values())
-        del parameters
-        self.layers = kept
+                self.leave(layer)
+
+
+def _repeats(calls: Calls, rows: int) -> list[float]:
+    """For each call, how many rows the layer was given for one of the batch."""
+    return [value.shape[0] / rows if value.dim() else 0.0 for value in calls.inputs]
 
 
 def _agrees(layer: Layer, made: Tensor, truth: dict[str, Tensor]) -> bool:

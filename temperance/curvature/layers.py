@@ -79,6 +79,10 @@ class Matrix(Layer):
 
     groups = 1
 
+    def __init__(self, name: str, module: nn.Module, entries: dict[str, Entry]) -> None:
+        # Weight before bias, also where a parametrisation was taken off and the weight came back as the last.
+        super().__init__(name, module, dict(sorted(entries.items(), key=lambda item: item[0] == "bias")))
+
     @property
     def has_weight(self) -> bool:
         """Whether the weight is random."""

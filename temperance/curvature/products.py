@@ -6,8 +6,12 @@ and any operation that autograd can differentiate twice.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from temperance.curvature.sweep import BatchGradients, Sums, Sweep
 from temperance.linalg.blocks import Block, DenseBlock
@@ -28,10 +32,19 @@ def join(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
     return torch.cat([part.flatten() for part in parts])
 
 
+@contextlib.contextmanager
+def differentiable_twice(network: nn.Module) -> Iterator[None]:
+    """Without fused kernels (attention, recurrent layers) whose gradients have no gradients."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in network.modules())
+    plain = torch.backends.mkldnn.flags(enabled=False) if recurrent else contextlib.nullcontext()
+    with sdpa_kernel(SDPBackend.MATH), plain:
+        yield
+
+
 class JacobianProducts:
     """J v and Jᵀ u at one batch, for the outputs of a network whose graph is kept."""
 
-    def __init__(self, outputs: Tensor, parameters: list[torch.nn.Parameter], entries: list[Entry]) -> None:
+    def __init__(self, outputs: Tensor, parameters: list[nn.Parameter], entries: list[Entry]) -> None:
         self.outputs, self.parameters, self.entries = outputs, parameters, entries
         self._dummy = torch.zeros_like(outputs, requires_grad=True)
         self._pulled = torch.autograd.grad(outputs, parameters, self._dummy, create_graph=True, materialize_grads=True)
@@ -52,9 +65,10 @@ class JacobianProducts:
 def gauss_newton_product(sweep: Sweep, v: Tensor) -> Tensor:
     """Σ_n J_nᵀ H_n J_n v over the data, for v over the random parameters of the network: one pass."""
     total = torch.zeros_like(v)
-    for batch in sweep.batches("directions"):
-        products = JacobianProducts(batch.flow.outputs, sweep.capture.parameters(), sweep.capture.entries)
-        total += products.backward(_weigh(sweep, batch, products.forward(v)))
+    with differentiable_twice(sweep.target.network):
+        for batch in sweep.batches("directions"):
+            products = JacobianProducts(batch.flow.outputs, sweep.capture.parameters(), sweep.capture.entries)
+            total += products.backward(_weigh(sweep, batch, products.forward(v)))
     return total
 
 
@@ -83,10 +97,12 @@ def full_hessian(sweep: Sweep, index: Tensor | None) -> tuple[list[Block], Sums]
         learned = {name: value.clone().requires_grad_() for name, value in sweep.learned.items()}
         nll = target.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned)
         leaves = [*sweep.capture.parameters(), *(learned.values() if sweep.has_learned else ())]
-        gradient = join(torch.autograd.grad(nll / target.likelihood_temperature, leaves, create_graph=True))
+        energy = nll / target.likelihood_temperature
+        gradient = join(torch.autograd.grad(energy, leaves, create_graph=True, materialize_grads=True))
         for row, at in enumerate(wanted.tolist()):
             found = join(torch.autograd.grad(gradient[at], leaves, retain_graph=True, materialize_grads=True))
             matrix[row] += found[wanted.to(found.device)]
 
-    sums = sweep.add_up(visit)
+    with differentiable_twice(sweep.target.network):
+        sums = sweep.add_up(visit)
     return [DenseBlock(places if index is None else index, 0.5 * (matrix + matrix.mT))], sums

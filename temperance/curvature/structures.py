@@ -20,6 +20,7 @@ from temperance.curvature.accumulate import (
     RestSource,
     WordAccumulator,
 )
+from temperance.curvature.capture import RuleBroken
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.curvature.sweep import BatchGradients, Kind, Sums, Sweep
 from temperance.errors import ArgumentError, TemperanceWarning
@@ -78,7 +79,12 @@ class Curvature(Value, ABC):
     def compute(self, problem: Problem) -> tuple[tuple[Block, ...], Sums]:
         """All blocks, one for what the likelihood learns included."""
         sweep = problem.sweep
-        blocks, sums = self.blocks(problem)
+        while True:
+            try:
+                blocks, sums = self.blocks(problem)
+                break
+            except RuleBroken as broken:  # found out in the middle of the data: begin again without that rule
+                sweep.leave(broken.layer)
         if sums.learned_fisher is not None and self.kind != "hessian":
             entries = [e for e in sweep.target.layout.entries if e.role == "likelihood"]
             blocks.append(DenseBlock(tuple((e.start, e.stop) for e in entries), sums.learned_fisher))
@@ -122,7 +128,11 @@ def _visit(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGrad
 def _sources(sweep: Sweep) -> list[LayerSource | RestSource]:
     """Every layer with a rule, then every module without, as sources of per-example gradients."""
     layers: list[LayerSource | RestSource] = [LayerSource(k, layer) for k, layer in enumerate(sweep.capture.layers)]
-    return [*layers, *(RestSource(name, general) for name, general in sweep.general.items())]
+    rest = [
+        RestSource(name or ", ".join(e.name for e in general.entries), general)
+        for name, general in sweep.general.items()
+    ]
+    return [*layers, *rest]
 
 
 def _memory(size: int, itemsize: int) -> str:
@@ -256,7 +266,7 @@ class KFAC(Curvature):
         check_count(self.dense_limit, "dense_limit")
         check_count(self.factor_limit, "factor_limit")
 
-    def _accumulators(self, problem: Problem) -> list[Accumulator]:
+    def _accumulators(self, problem: Problem) -> tuple[list[Accumulator], list[str]]:
         made: list[Accumulator] = []
         fallen: list[str] = []
         for source in _sources(problem.sweep):
@@ -276,21 +286,21 @@ class KFAC(Curvature):
             else:
                 made.append(DiagonalAccumulator(source))
                 fallen.append(f"{source.name} ({source.size:,} parameters: diagonal)")
-        if fallen:
+        return made, fallen
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        self._refuse_index(problem)
+        sweep = problem.sweep
+        accumulators, fallen = self._accumulators(problem)
+        sums = sweep.add_up(_visit(sweep, accumulators))
+        if fallen:  # said after the pass, which may have found out more of them
             warnings.warn(
                 f"{type(self).__name__} has no Kronecker rule for {', '.join(fallen)}; these get the treatment named, "
                 f"by gradients of single examples. `dense_limit` ({self.dense_limit:,}) decides which.",
                 TemperanceWarning,
                 stacklevel=2,
             )
-        return made
-
-    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
-        """See :class:`Curvature`."""
-        self._refuse_index(problem)
-        sweep = problem.sweep
-        accumulators = self._accumulators(problem)
-        sums = sweep.add_up(_visit(sweep, accumulators))
         if self.corrected:
             corrections = [a.correction() for a in accumulators]
             for batch in sweep.batches("eigenvalues"):

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from temperance.curvature.capture import Capture, Flow
 from temperance.curvature.general import GeneralGradients
+from temperance.curvature.layers import Layer
 from temperance.data.data import Batch, Data
 from temperance.data.sources import Inputs, named_tensors
 from temperance.errors import DataError, NumericalError
@@ -81,8 +82,16 @@ class Sweep:
         self.has_learned = names is None and bool(self.learned)
         probe = self._probe()
         self.capture.verify(probe.x)
-        self.general = {name: GeneralGradients(self.capture, entries) for name, entries in self.capture.rest.items()}
+        self.general = self._general()
         self.num_outputs = 0
+
+    def _general(self) -> dict[str, GeneralGradients]:
+        return {name: GeneralGradients(self.capture, entries) for name, entries in self.capture.rest.items()}
+
+    def leave(self, layer: Layer) -> None:
+        """Take the gradients of ``layer`` by automatic differentiation from now on."""
+        self.capture.leave(layer)
+        self.general = self._general()
 
     def _probe(self) -> Batch:
         """A few rows; and whether they are the same when they are asked for again."""

@@ -187,7 +187,8 @@ class Laplace(Inference[LaplaceState], Stackable):
         state.log_noise += choice.log_noise
         state.target = None
 
-    def _point(self, target: Target, state: LaplaceState, data: Data | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def point(self, target: Target, state: LaplaceState, data: Data | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """θ* and the running statistics that belong to it."""
         if self.base is None:
             assert state.theta is not None
             return state.theta, state.buffers
@@ -200,7 +201,7 @@ class Laplace(Inference[LaplaceState], Stackable):
         return found.theta, found.buffers
 
     def _around(self, target: Target, state: LaplaceState, data: Data) -> LaplacePosterior:
-        theta, buffers = self._point(target, state, data)
+        theta, buffers = self.point(target, state, data)
         return approximate(target, theta, buffers, data, self.curvature, self.on)
 
     def posterior(self, target: Target, state: LaplaceState, data: Data | None) -> Posterior:

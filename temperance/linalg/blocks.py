@@ -312,12 +312,12 @@ class KroneckerBlock(Block):
             )
         return ratio.mean()
 
-    def factorise(self, tau: Tensor, rho: float | Tensor = 1.0) -> _KroneckerFactor:
+    def factorise(self, tau: Tensor, rho: float | Tensor = 1.0) -> KroneckerFactor:
         """See :class:`Block`."""
         precision = rho * self.values() + self.strength(tau)
         if not bool((precision.detach() > 0).all()):
             raise NumericalError(f"the posterior precision must be positive definite; a layer's is not. {_HELP}")
-        return _KroneckerFactor(self, precision)
+        return KroneckerFactor(self, precision)
 
     def product(self, v: Tensor) -> Tensor:
         """See :class:`Block`."""
@@ -401,13 +401,14 @@ def _right(matrix: Tensor, basis: Tensor | None, transpose: bool) -> Tensor:
     return matrix @ (basis.mT if transpose else basis)
 
 
-class _KroneckerFactor(Factor):
+class KroneckerFactor(Factor):
     """Λ = S Q diag(precision) Qᵀ S."""
 
     def __init__(self, block: KroneckerBlock, precision: Tensor) -> None:
         self.block, self.precision = block, precision
 
     def log_det(self) -> Tensor:
+        """See :class:`Factor`."""
         block = self.block
         rows, columns = block.shape
         return (

@@ -6,6 +6,8 @@ from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
+from temperance.posteriors.process import Process
+from temperance.posteriors.pushforward import Pushforward
 from temperance.posteriors.trace import Trace
 
 __all__ = [
@@ -18,5 +20,7 @@ __all__ = [
     "Point",
     "Posterior",
     "PosteriorPrior",
+    "Process",
+    "Pushforward",
     "Trace",
 ]

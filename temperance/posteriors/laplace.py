@@ -30,29 +30,32 @@ class EvidenceTerms(Value):
         log_likelihood: log p(D | θ*).
         log_prior: log p(θ*) of the parameters that are random.
         gradient: ∇ log p(D | θ*), P numbers.
-        decrement: ½ gᵀ Λ⁻¹ g with g = ∇ log p(D, θ*): how many nats a Newton step would still gain. Zero at a mode.
-        slack: the decrement under the prior and noise that θ* was trained with, by which a mode is judged.
+        slack: ½ gᵀ Λ⁻¹ g with g = ∇ log p(D, θ*), under the prior and noise that θ* was trained with: how many nats a
+            Newton step would still gain. Zero at a mode.
+        counted: how much of such a gain counts towards the evidence: all of it where Λ is dense, else nothing.
         effective: tr(H Λ⁻¹), the number of parameters that the data determine.
         prior_mean: the mean of a Gaussian prior, P numbers; ``None`` for another prior.
         num_targets: how many numbers y there are.
         noise: the noise scale of a ``Normal`` likelihood that was given one.
+        dense: whether all of the curvature is kept.
         tempered: whether a temperature other than one is in force.
     """
 
     log_likelihood: float
     log_prior: float
     gradient: Tensor
-    decrement: float
     slack: float
+    counted: float
     effective: float
     prior_mean: Tensor | None = None
     num_targets: int = 0
     noise: float | None = None
+    dense: bool = False
     tempered: bool = False
 
     @property
     def tolerance(self) -> float:
-        """How large a decrement still counts as a mode: a nat, or a tenth of a nat for each determined parameter."""
+        """How large a slack still counts as a mode: a nat, or a tenth of a nat for each determined parameter."""
         return max(1.0, 0.1 * self.effective)
 
 
@@ -99,11 +102,12 @@ class LaplacePosterior(Gaussian):
         return target
 
     def log_evidence(self, tolerance: float | None = None) -> float:
-        """log p(D) = log p(D | θ*) + log p(θ*) + ½ P log 2π − ½ log |Λ| + ½ gᵀ Λ⁻¹ g.
+        """log p(D) = log p(D | θ*) + log p(θ*) + ½ P log 2π − ½ log |Λ|, and with a dense Λ + ½ gᵀ Λ⁻¹ g, the step from
+        θ* to the mode of the quadratic approximation.
 
-        The last term moves from θ* to the mode of the quadratic approximation; away from a mode it is large and the
-        approximation means nothing, so a value above ``tolerance`` nats (by default one, or a tenth for each parameter
-        that the data determine) is refused.
+        Away from a mode that step gains much and the approximation means nothing: where it is worth more than
+        ``tolerance`` nats (by default one, or a tenth for each parameter that the data determine) the evidence is
+        refused.
         """
         terms = self.terms
         if terms.tempered:
@@ -120,7 +124,7 @@ class LaplacePosterior(Gaussian):
         rank = self.operator.rank
         log_det = -float(self.operator.log_det().double())
         laplace = 0.5 * rank * math.log(2 * math.pi) - 0.5 * log_det
-        return terms.log_likelihood + terms.log_prior + laplace + terms.decrement
+        return terms.log_likelihood + terms.log_prior + laplace + terms.counted
 
     def as_prior(self) -> PosteriorPrior:
         """This posterior as the prior for further data: ``target.with_prior(fitted.posterior.as_prior())``."""
@@ -174,6 +178,10 @@ class CorrelatedDensity(Density):
     def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """n × P draws."""
         return torch.stack([self.mean + self.operator.draw(rng) for _ in range(shape[0])])
+
+    def part(self, places: Tensor, size: int) -> Density:
+        """Not had from a factored precision."""
+        raise ArgumentError("an earlier posterior as a prior is over all of θ; it has no part for a subset.")
 
     def to(self, device: torch.device, dtype: torch.dtype) -> CorrelatedDensity:
         """See :class:`Density`."""

@@ -46,6 +46,12 @@ class Mixture(Posterior):
         """Whether every component is."""
         return all(c.finite for c in self.components)
 
+    @property
+    def predicts(self) -> str:  # type: ignore[override]
+        """As all components do; through the network where they differ."""
+        found = {c.predicts for c in self.components}
+        return found.pop() if len(found) == 1 else "network"
+
     def shares(self) -> tuple[float, ...]:
         """The weights, equal ones made explicit."""
         return self.weights or tuple(1.0 / len(self.components) for _ in self.components)

@@ -11,6 +11,7 @@ from temperance.data.data import Data, _as_inputs, check_batch_size
 from temperance.data.sources import named_tensors
 from temperance.errors import ArgumentError, DataError
 from temperance.posteriors.base import Posterior, check_count
+from temperance.predict.linearised import LINKS, predict_linearised
 from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
 from temperance.predict.source import OutputSource
 from temperance.predict.values import CountPredictive, RealPredictive
@@ -25,12 +26,24 @@ _KINDS: dict[str, type[Predictive]] = {
 
 
 def predict(
-    target: Target, posterior: Posterior, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024
+    target: Target,
+    posterior: Posterior,
+    x: Any,
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    batch_size: int = 1024,
+    by: str | None = None,
 ) -> Predictive:
     """The predictive distribution of ``posterior`` at the inputs ``x``, by averaging over its nodes.
 
     ``draws`` limits how many settings of θ are averaged, or chooses how many where the posterior is continuous;
-    ``batch_size`` rows go through the network at once.
+    ``batch_size`` rows go through the network at once. ``by`` says how, where the posterior leaves a choice:
+
+    * ``"network"``: the network at each setting of θ;
+    * ``"linearised"`` (what a Laplace posterior does unless told): the network linearised at its mode, whose outputs are
+      Gaussian for every row; ``"functions"``: the same by draws of whole functions;
+    * ``"probit"``, ``"bridge"``: class probabilities of the linearised network in closed form.
     """
     check_seed(seed)
     if draws is not None:
@@ -46,6 +59,13 @@ def predict(
             f"`posterior` must be over the target's {target.layout.size} parameters; got {posterior.size}."
         )
     kind = _KINDS[target.likelihood.task]
+    by = posterior.predicts if by is None else by
+    if by not in ("network", *LINKS):
+        raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {by!r}.")
+    if by != "network":
+        return predict_linearised(
+            target, posterior, target.cast(inputs), kind, by, draws, seed, check_batch_size(batch_size)
+        )
     source = OutputSource(
         target, posterior.nodes(draws, seed), target.cast(inputs), batch_size=check_batch_size(batch_size)
     )

@@ -68,9 +68,39 @@ class Density(ABC):
     def to(self, device: torch.device, dtype: torch.dtype) -> Density:
         """The same density on a device, in a dtype."""
 
+    def part(self, places: Tensor, size: int) -> Density:
+        """The density of some of its ``size`` numbers; itself where all are alike."""
+        return self
+
     def add_score(self, theta: Tensor, grad: Tensor, factor: float) -> None:
         """``grad += factor · score(θ)``, in place."""
         grad.add_(self.score(theta), alpha=factor)
+
+
+@dataclass(frozen=True, eq=False)
+class RestrictedPrior(Prior):
+    """The prior of a larger θ, seen from a part of it."""
+
+    pieces: tuple[tuple[slice, Density], ...] = ()
+
+    @classmethod
+    def of(cls, bound: BoundPrior, layout: Layout, names: Sequence[str]) -> RestrictedPrior:
+        """The marginal of ``bound``, over the parameters ``names`` of ``layout``."""
+        made: list[tuple[slice, Density]] = []
+        at = 0
+        for name in names:
+            entry = layout[name]
+            for piece, density in bound.pieces:
+                low, high = max(piece.start, entry.start), min(piece.stop, entry.stop)
+                if low < high:
+                    places = torch.arange(low - piece.start, high - piece.start)
+                    made.append((slice(at, at + high - low), density.part(places, piece.stop - piece.start)))
+                    at += high - low
+        return cls(tuple(made))
+
+    def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
+        """See :class:`Prior`."""
+        return list(self.pieces)
 
 
 class BoundPrior:

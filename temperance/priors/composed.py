@@ -83,6 +83,10 @@ class MixtureDensity(Density):
         pick = torch.multinomial(weights, draws[0].numel(), replacement=True, generator=rng).view(1, *draws[0].shape)
         return draws.gather(0, pick)[0]
 
+    def part(self, places: Tensor, size: int) -> MixtureDensity:
+        """See :class:`Density`."""
+        return MixtureDensity([part.part(places, size) for part in self.parts], self.weights)
+
     def to(self, device: torch.device, dtype: torch.dtype) -> MixtureDensity:
         """See :class:`Density`."""
         return MixtureDensity([part.to(device, dtype) for part in self.parts], self.weights)

@@ -57,6 +57,16 @@ class LocationScaleDensity(Density):
         moved.dtype = dtype
         return moved
 
+    def part(self, places: Tensor, size: int) -> LocationScaleDensity:
+        """See :class:`Density`."""
+        chosen = [
+            v[places.to(v.device)] if isinstance(v, Tensor) and v.numel() == size > 1 else v
+            for v in (self.mean, self.scale)
+        ]
+        made = self.with_parameters(*chosen)
+        made.dtype = self.dtype
+        return made
+
     dtype: torch.dtype = torch.float32
 
 

@@ -1,0 +1,298 @@
+"""The network linearised at the mean of a Laplace posterior: f(x) + J(x) (θ − θ*), Gaussian in the outputs.
+
+The covariance of the outputs, J Λ⁻¹ Jᵀ, is contracted layer by layer from the layers' inputs and the gradients at their
+outputs; the Jacobian B × C × P is never built. Where a block has no such shortcut (dense blocks), rows are taken in
+chunks that bound the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from temperance.curvature.capture import Capture, Flow
+from temperance.curvature.general import GeneralGradients
+from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.curvature.products import JacobianProducts, differentiable_twice
+from temperance.data.sources import Inputs, first_tensor, map_tensors
+from temperance.linalg.blocks import (
+    Block,
+    DiagonalBlock,
+    Factor,
+    KroneckerBlock,
+    KroneckerFactor,
+    matrix_output_covariance,
+    take,
+)
+from temperance.posteriors import LaplacePosterior
+from temperance.target import Target
+
+_NUMBERS = 2**25  # of Jacobians held at once
+_PROBE = 2
+
+Span = tuple[int, int]
+
+
+class Pass:
+    """One chunk of inputs: what was caught, and gradients of every output."""
+
+    def __init__(self, law: LinearLaw, x: Inputs) -> None:
+        self.law, self.x = law, x
+        self.flow: Flow = law.capture.run(x)
+        self.outputs = self.flow.outputs.detach()
+        self.rows, self.classes = self.outputs.shape
+        eye = torch.eye(self.classes, dtype=self.outputs.dtype, device=self.outputs.device)
+        self.cotangents = eye.unsqueeze(1).expand(self.classes, self.rows, self.classes)
+        self._gradients: list[list[list[Tensor]]] | None = None
+        self._jacobians: dict[int, Tensor] = {}
+
+    @property
+    def gradients(self) -> list[list[list[Tensor]]]:
+        """For each output, for each layer, for each call."""
+        if self._gradients is None:
+            self._gradients = [self.flow.gradients(c) for c in self.cotangents] if self.flow.calls else []
+        return self._gradients
+
+    def layer_rows(self, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs groups × B × R × in and gradients C × groups × B × R × out of a matrix layer."""
+        layer = self.law.capture.layers[number]
+        assert isinstance(layer, Matrix)
+        a = layer.input_rows(self.flow.calls[number].inputs, self.rows)
+        g = torch.stack([layer.output_rows(found[number], self.rows) for found in self.gradients])
+        return a, g
+
+    def jacobian_of(self, source: int) -> Tensor:
+        """The Jacobian of one source (layers first, then the rest), B × C × p."""
+        if source not in self._jacobians:
+            layers = self.law.capture.layers
+            if source < len(layers):
+                calls = self.flow.calls[source].inputs
+                made = [layers[source].jacobian(calls, found[source], self.rows) for found in self.gradients]
+                self._jacobians[source] = torch.stack(made, dim=1)
+            else:
+                general = self.law.rest[source - len(layers)]
+                self._jacobians[source] = general.rows(self.x, self.cotangents).detach().transpose(0, 1)
+        return self._jacobians[source]
+
+    def jacobian(self, block: Block) -> Tensor:
+        """The Jacobian over the coordinates of a block, B × C × p."""
+        if isinstance(block.places, Tensor):
+            whole = self.outputs.new_zeros(self.rows, self.classes, self.law.target.layout.size)
+            for number, spans in enumerate(self.law.sources):
+                at = 0
+                for start, stop in spans:
+                    whole[..., start:stop] = self.jacobian_of(number)[..., at : at + stop - start]
+                    at += stop - start
+            return take(whole, block.places)
+        return torch.cat([self._span(span) for span in block.places], dim=-1)
+
+    def _span(self, span: Span) -> Tensor:
+        pieces, low = [], span[0]
+        while low < span[1]:  # a span may run over several sources (a diagonal block over the whole network)
+            number, at, stop = self.law.locate(low)
+            high = min(stop, span[1])
+            pieces.append(self.jacobian_of(number)[..., at : at + high - low])
+            low = high
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+
+
+class LinearLaw:
+    """Outputs under a Laplace posterior: Gaussian, with mean f(x; θ*) and covariance J Σ Jᵀ."""
+
+    def __init__(self, target: Target, posterior: LaplacePosterior, x: Inputs) -> None:
+        self.target, self.posterior = target, posterior
+        self.operator = posterior.operator
+        layout = target.layout
+        random = torch.zeros(layout.size, dtype=torch.bool)
+        for block in self.operator.blocks:
+            if isinstance(block.places, Tensor):
+                random[block.places.cpu()] = True
+            else:
+                for start, stop in block.places:
+                    random[start:stop] = True
+        names = [e.name for e in layout.network_entries if bool(random[e.start : e.stop].any())]
+        self.capture = Capture(target, posterior.mean, dict(posterior.buffers), names)
+        probe = map_tensors(lambda t: t[:_PROBE].to(target.device), x)
+        self.capture.verify(probe)
+        self.rest = [GeneralGradients(self.capture, entries) for entries in self.capture.rest.values()]
+        self.sources: list[tuple[Span, ...]] = [layer.places for layer in self.capture.layers]
+        self.sources += [general.places for general in self.rest]
+        self.blocks = [
+            (block, factor)
+            for block, factor in zip(self.operator.blocks, self.operator.factors(), strict=True)
+            if not self._is_learned(block)
+        ]
+        self._layers = self._matched()
+        with self.capture.attached():
+            flow = self.capture.run(probe)
+        self.num_outputs = flow.outputs.shape[-1]
+        self._numbers = self._numbers_a_row(flow)
+
+    def _is_learned(self, block: Block) -> bool:
+        return not isinstance(block.places, Tensor) and block.places[0][0] >= self.target.layout.network_size
+
+    def _matched(self) -> dict[tuple[Span, ...], tuple[int, int]]:
+        """Layers and groups by their places in θ."""
+        found = {}
+        for number, layer in enumerate(self.capture.layers):
+            if isinstance(layer, Matrix):
+                for group in range(layer.groups):
+                    found[layer.group_places(group)] = (number, group)
+        return found
+
+    def locate(self, place: int) -> tuple[int, int, int]:
+        """Which source holds a place of θ, where in it, and where that stretch of θ ends."""
+        for number, spans in enumerate(self.sources):
+            at = 0
+            for start, stop in spans:
+                if start <= place < stop:
+                    return number, at + place - start, stop
+                at += stop - start
+        raise LookupError(place)
+
+    def _numbers_a_row(self, flow: Flow) -> int:
+        """How many numbers of Jacobians a row takes at once."""
+        rows = flow.rows
+        largest = 0
+        for layer, calls in zip(self.capture.layers, flow.calls, strict=True):
+            if isinstance(layer, Matrix) and not isinstance(layer, EmbeddingLayer) and calls.inputs:
+                places = layer.input_rows(calls.inputs, rows).shape[2]
+                largest = max(largest, layer.size if places > 1 else 0, 8 * int(layer.size**0.5))
+        generic = sum(block.size for block, _ in self.blocks if not self._has_shortcut(block))
+        return self.num_outputs * max(1, largest + generic)
+
+    def _has_shortcut(self, block: Block) -> bool:
+        if isinstance(block.places, Tensor):
+            return False
+        return isinstance(block, DiagonalBlock) or (isinstance(block, KroneckerBlock) and block.places in self._layers)
+
+    def chunks(self, x: Inputs, batch_size: int) -> Iterator[tuple[slice, Inputs]]:
+        """Rows small enough to work on at once."""
+        rows = first_tensor(x).shape[0]
+        step = max(1, min(batch_size, _NUMBERS // self._numbers))
+        for start in range(0, rows, step):
+            at = slice(start, min(start + step, rows))
+            yield at, map_tensors(lambda t, at=at: t[at].to(self.target.device), x)  # type: ignore[misc]
+
+    # ------------------------------------------------------------------ marginals
+
+    def moments(self, x: Inputs, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mean B × C and covariance B × C × C of the outputs, chunk by chunk."""
+        with self.capture.attached():
+            for _, part in self.chunks(x, batch_size):
+                run = Pass(self, part)
+                total = torch.zeros(
+                    run.rows, run.classes, run.classes, dtype=run.outputs.dtype, device=run.outputs.device
+                )
+                for block, factor in self.blocks:
+                    total += self._covariance(run, block, factor)
+                yield run.outputs, self.operator.temperature * total
+
+    def _covariance(self, run: Pass, block: Block, factor: Factor) -> Tensor:
+        if isinstance(block, KroneckerBlock) and not isinstance(block.places, Tensor) and block.places in self._layers:
+            number, group = self._layers[block.places]
+            assert isinstance(factor, KroneckerFactor)
+            layer = self.capture.layers[number]
+            if isinstance(layer, EmbeddingLayer):
+                return _word_covariance(run, number, layer, block, factor)
+            a, g = run.layer_rows(number)
+            return factor.output_covariance(a[group], g[:, group])
+        if isinstance(block, DiagonalBlock) and not isinstance(block.places, Tensor):
+            return self._diagonal_covariance(run, block, factor.variance())
+        half = factor.half(run.jacobian(block))
+        return half @ half.mT
+
+    def _diagonal_covariance(self, run: Pass, block: DiagonalBlock, variance: Tensor) -> Tensor:
+        """Layer by layer: a matrix layer without its Jacobian, others with."""
+        whole = torch.zeros(self.target.layout.size, dtype=variance.dtype, device=variance.device)
+        at = 0
+        for start, stop in block.places:  # type: ignore[union-attr]
+            whole[start:stop] = variance[at : at + stop - start]
+            at += stop - start
+        total: Tensor | float = 0.0
+        for number, spans in enumerate(self.sources):
+            own = take(whole, spans)
+            if not bool((own > 0).any()):
+                continue
+            layer: Layer | None = self.capture.layers[number] if number < len(self.capture.layers) else None
+            if isinstance(layer, Matrix) and layer.has_weight and not isinstance(layer, EmbeddingLayer):
+                total = total + self._matrix_diagonal(run, number, layer, whole)
+                continue
+            scaled = run.jacobian_of(number) * own.sqrt()
+            total = total + scaled @ scaled.mT
+        assert isinstance(total, Tensor)
+        return total
+
+    @staticmethod
+    def _matrix_diagonal(run: Pass, number: int, layer: Matrix, whole: Tensor) -> Tensor:
+        a, g = run.layer_rows(number)
+        total = torch.zeros((), dtype=whole.dtype, device=whole.device)
+        for group in range(layer.groups):
+            spans = layer.group_places(group)
+            matrix = whole[spans[0][0] : spans[0][1]].view(g.shape[-1], -1)
+            if layer.has_bias:
+                matrix = torch.cat([matrix, whole[spans[1][0] : spans[1][1]].unsqueeze(1)], dim=1)
+            total = total + matrix_output_covariance(a[group], g[:, group], matrix)
+        return total
+
+    # ------------------------------------------------------------------ jointly over inputs
+
+    def halves(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Outputs (N × C), and rows whose inner products are the joint covariance of all outputs: (N·C) × P."""
+        outputs, rows = [], []
+        with self.capture.attached():
+            for _, part in self.chunks(x, batch_size):
+                run = Pass(self, part)
+                parts = [factor.half(run.jacobian(block)) for block, factor in self.blocks]
+                outputs.append(run.outputs)
+                rows.append(torch.cat(parts, dim=-1).flatten(0, 1) * math.sqrt(self.operator.temperature))
+        return torch.cat(outputs), torch.cat(rows)
+
+    def functions(
+        self, x: Inputs, deltas: Sequence[Tensor] | Tensor, batch_size: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """f(x) + J(x) δ_s for displacements δ_s of θ (S × P), chunk by chunk: S × B × C."""
+        places = tuple((e.start, e.stop) for e in self.capture.entries)
+        rows = first_tensor(x).shape[0]
+        with self.capture.attached(), differentiable_twice(self.target.network):
+            for start in range(0, rows, batch_size):
+                at = slice(start, min(start + batch_size, rows))
+                part = map_tensors(lambda t, at=at: t[at].to(self.target.device), x)  # type: ignore[misc]
+                flow = self.capture.run(part, layers=())
+                products = JacobianProducts(flow.outputs, self.capture.parameters(), self.capture.entries)
+                made = [flow.outputs.detach() + products.forward(take(delta, places)) for delta in deltas]
+                yield at, torch.stack(made)
+
+    # ------------------------------------------------------------------ what the likelihood learns
+
+    def learned_moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of what the likelihood learns; of size zero where nothing is."""
+        size = self.target.layout.network_size
+        mean = self.posterior.mean[size:]
+        covariance = torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=mean.device)
+        for block, factor in zip(self.operator.blocks, self.operator.factors(), strict=True):
+            if self._is_learned(block):
+                eye = torch.eye(block.size, dtype=mean.dtype, device=mean.device)
+                covariance = self.operator.temperature * factor.solve(eye)
+            elif not isinstance(block.places, Tensor) and block.places[-1][1] > size:  # a full Hessian has all in one
+                eye = torch.eye(self.operator.size, dtype=mean.dtype, device=mean.device)[size:]
+                covariance = self.operator.solve(eye)[:, size:]
+        return mean, covariance
+
+
+def _word_covariance(
+    run: Pass, number: int, layer: EmbeddingLayer, block: KroneckerBlock, factor: KroneckerFactor
+) -> Tensor:
+    """An embedding: rows of one word are summed first, for they share a vector."""
+    words = layer.words(run.flow.calls[number].inputs, run.rows)
+    made = [layer.without_padding(words, layer.output_rows(found[number], run.rows)[0]) for found in run.gradients]
+    g = torch.stack(made) / block.in_scale  # C × B × R × D
+    g = g if block.basis_in is None else g @ block.basis_in
+    same = (words.unsqueeze(-1) == words.unsqueeze(-2)).to(g.dtype)  # B × R × R
+    summed = same @ g
+    weight = 1.0 / (factor.precision[words] * block.out_scale[words].square().unsqueeze(-1))
+    weight = weight / same.sum(-1, keepdim=True)
+    return torch.einsum("cbrd,brd,ebrd->bce", summed, weight, summed)
