@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -31,6 +28,7 @@ from temperance.fitted import (
     value_part,
 )
 from temperance.inference.base import Inference, Info, NeedsData
+from temperance.interrupts import GracefulInterrupt
 from temperance.progress import ProgressBar
 from temperance.seeds import check_seed, derive_seed, generator
 from temperance.status import INTERRUPTED, OK, UNFINISHED, Status
@@ -234,7 +232,7 @@ class _Loop:
         """Step until done."""
         began = time.perf_counter() - self.info.seconds
         title = type(self.method).__name__
-        with ProgressBar(title, self.total, progress) as bar, _GracefulInterrupt() as interrupt:
+        with ProgressBar(title, self.total, progress) as bar, GracefulInterrupt() as interrupt:
             try:
                 for batch in self._batches():
                     self.state, info = self.method.step(self.target, self.state, batch)
@@ -296,6 +294,16 @@ class _Loop:
         posterior = self.method.posterior(self.target, self.state, data)
         return Fitted(posterior.retarget(self.target), posterior, self.info, self.method, self.seed, self.settings)
 
+    def _needs_data(self) -> bool:
+        """Whether the method has a second phase over the data."""
+        try:
+            self._fitted(None)
+        except NeedsData:
+            return True
+        except NumericalError:
+            return False
+        return False
+
     def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
         """Write the state, and the posterior as it stands where the method can tell it without the data."""
         assert self.path is not None
@@ -321,6 +329,8 @@ class _Loop:
         """The result, saved; or an error that carries it."""
         self.info.status = status
         fitted: Fitted | None = None
+        if self.path is not None and status.ok and not self.torn and self._needs_data():
+            self.save()  # the second phase may be long: what was trained is safe before it begins
         try:
             fitted = self._fitted(self.data)
         except NumericalError:
@@ -339,30 +349,6 @@ class _Loop:
         if status is INTERRUPTED:
             print(f"temperance: {status}")
         return fitted
-
-
-class _GracefulInterrupt:
-    """Turns the first Ctrl-C into a wish that the loop looks at between steps; the second interrupts at once."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-        self._before: Any = None
-
-    def __enter__(self) -> _GracefulInterrupt:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-            if callable(self._before):
-                signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted:
-            raise KeyboardInterrupt
-        self.wanted = True
-
-    def __exit__(self, *_: object) -> None:
-        if callable(self._before):
-            signal.signal(signal.SIGINT, self._before)
 
 
 def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:

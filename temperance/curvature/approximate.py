@@ -44,7 +44,9 @@ def prior_curvature(target: Target, theta: Tensor) -> PriorCurvature:
         score[piece] = density.score(here)
         if isinstance(density, CorrelatedDensity):
             made = density.log_density(here)
-            return PriorCurvature(density.operator.prior_precision, score, made, None, density.operator.blocks)
+            operator = density.operator
+            blocks = tuple(block.times(operator.data_factor) for block in operator.blocks)
+            return PriorCurvature(operator.prior_precision, score, made, None, blocks)
         log_density[piece] = density.log_density(here)
         if isinstance(density, GaussianDensity):
             scale = torch.as_tensor(density.scale, dtype=theta.dtype, device=theta.device)

@@ -7,6 +7,7 @@ and any operation that autograd can differentiate twice.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -36,8 +37,12 @@ def join(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
 def differentiable_twice(network: nn.Module) -> Iterator[None]:
     """Without fused kernels (attention, recurrent layers) whose gradients have no gradients."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in network.modules())
-    plain = torch.backends.mkldnn.flags(enabled=False) if recurrent else contextlib.nullcontext()
-    with sdpa_kernel(SDPBackend.MATH), plain:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if recurrent:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message="TF32 acceleration")  # these flags touch TF32, and it says so
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         yield
 
 

@@ -1,13 +1,13 @@
 """Choosing the strength of the prior, and the noise, by the evidence of a Laplace approximation.
 
-With curvature H, log-likelihood ℓ and its gradient at θ* known, the evidence of the model linearised at θ* is a function
-of the prior's precision τ and of the noise alone, and costs no further pass over the data:
+With curvature H, log-likelihood ℓ and its gradient at θ* known, the evidence of the model linearised at θ* is a
+function of the prior's precision τ and of the noise alone, and costs no further pass over the data:
 
     log Z(τ, σ) = ℓ(σ) + log p(θ* | τ) + ½ P log 2π − ½ log |Λ| + ½ gᵀ Λ⁻¹ g,    Λ = ρ H + diag τ,
 
-where ρ = σ₀²/σ² scales the data, and g = ρ ∇ℓ − τ (θ* − mean) moves to the mode that belongs to the new τ: with a dense Λ
-this is the evidence of the linearised model itself (Antorán et al. 2022). With other structures that last term is left
-out, and θ* is taken for the mode, as is the custom.
+where ρ = σ₀²/σ² scales the data, and g = ρ ∇ℓ − τ (θ* − mean) moves to the mode that belongs to the new τ: with a dense
+Λ this is the evidence of the linearised model itself (Antorán et al. 2022). With other structures that last term is
+left out, and θ* is taken for the mode, as is the custom.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Tune(Value):
     """What is chosen by evidence, and when.
 
     Args:
-        prior: one factor on the prior's precision for all parameters (``"scalar"``), one for each layer (``"layer"``), one
-            for each parameter (``"parameter"``, not with Kronecker factors), or none (``None``).
+        prior: one factor on the prior's precision for all parameters (``"scalar"``), one for each layer (``"layer"``),
+            one for each parameter (``"parameter"``, not with Kronecker factors), or none (``None``).
         noise: whether the noise scale of ``Normal(scale=...)`` is chosen too.
         every: choose anew after every so many epochs of training, so that training goes on under the chosen prior
             (Immer et al. 2021); ``None`` chooses once, after training.
@@ -81,7 +81,7 @@ def as_tune(value: Any) -> Tune | None:
 
 
 def groups_of(target: Target, tune: Tune) -> tuple[Tensor, int]:
-    """For each parameter of θ the number of the factor that its prior has (−1: none), and how many factors there are."""
+    """For each parameter of θ the number of its prior's factor (−1: none), and how many factors there are."""
     layout = target.layout
     group = torch.full((layout.size,), -1, dtype=torch.long)
     if tune.prior == "scalar":
@@ -167,8 +167,8 @@ def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float
     group, count = groups_of(target, tune)
     if tune.noise and posterior.terms.noise is None:
         raise ArgumentError(
-            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that is "
-            "learned, Normal(), is a part of θ already."
+            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that "
+            "is learned, Normal(), is a part of θ already."
         )
     evidence = Evidence(posterior, group, tune.shift)
     limit = _REACH if reach is None else reach
@@ -205,7 +205,8 @@ def tuned_target(target: Target, tune: Tune, log_factors: Tensor, log_noise: flo
         made = made.with_prior(GaussianPrior(_compact(scale), _compact(mean)))
     if tune.noise and log_noise:
         likelihood = target.likelihood
-        assert isinstance(likelihood, Normal) and likelihood.scale is not None
+        assert isinstance(likelihood, Normal)
+        assert likelihood.scale is not None
         made = made.with_likelihood(replace(likelihood, scale=likelihood.scale * math.exp(log_noise)))
     return made
 
@@ -256,7 +257,7 @@ def _retuned_terms(
     change: float,
     choice: Choice,
 ) -> EvidenceTerms:
-    """The terms under the new hyperparameters. Whether θ* was a mode where it was trained is still judged by ``slack``."""
+    """The terms under the new hyperparameters. Whether θ* was a mode where it was trained ``slack`` still says."""
     terms = posterior.terms
     log_prior, effective = 0.0, 0.0
     for block, factor in zip(operator.blocks, operator.factors(), strict=True):

@@ -26,8 +26,8 @@ from temperance.values import SCRATCH
 
 @dataclass
 class LaplaceState:
-    """The base's state (or a θ that was trained elsewhere, with its running statistics), and what evidence has chosen so
-    far: log factors on the prior's precision and on the noise."""
+    """The base's state (or a θ that was trained elsewhere, with its running statistics), and what evidence has chosen
+    so far: log factors on the prior's precision and on the noise."""
 
     base: Any = None
     theta: Tensor | None = None
@@ -43,19 +43,19 @@ class Laplace(Inference[LaplaceState], Stackable):
 
         p(θ | D) ≈ N(θ*, T Λ⁻¹),   Λ = Σ_n J_nᵀ H_n J_n + (prior precision),
 
-    J_n the Jacobian of the network's outputs for example n, H_n the Hessian of −log p(y_n | outputs). Predictions use the
-    network linearised at θ*, for which this posterior is made; ``predict(x, by="network")`` puts draws through the network
-    itself.
+    J_n the Jacobian of the network's outputs for example n, H_n the Hessian of −log p(y_n | outputs). Predictions use
+    the network linearised at θ*, for which this posterior is made; ``predict(x, by="network")`` puts draws through the
+    network itself.
 
     Args:
-        base: how θ* is found, e.g. ``MAP(lr=1e-3)``; ``None`` takes ``start``, or the target's network as it is: one pass
-            over the data, no training.
+        base: how θ* is found, e.g. ``MAP(lr=1e-3)``; ``None`` takes ``start``, or the target's network as it is: one
+            pass over the data, no training.
         curvature: how much of Λ is kept: ``KFAC()``, ``EKFAC()``, ``Diagonal()``, ``Dense()``, ``BlockDiagonal()`` or
             ``LowRank(k)``.
         on: the part that is random: a name, pattern, ``last_layer``, ``biases``, or single weights
             (``LargestVariance(k)``, ``LargestMagnitude(k)``). ``base`` still trains everything; the rest stays at θ*.
-        tune: choose the prior's precision by evidence: ``"scalar"``, ``"layer"``, ``"parameter"``, or a ``Tune(...)`` that
-            also chooses the noise, or does so again and again while training.
+        tune: choose the prior's precision by evidence: ``"scalar"``, ``"layer"``, ``"parameter"``, or a ``Tune(...)``
+            that also chooses the noise, or does so again and again while training.
 
     It is exact where the posterior is Gaussian: with ``Dense()``, on a linear-Gaussian model, mean, covariance and
     evidence.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,8 @@ class On(Inference[OnState]):
     curvature is that of the subset.
 
     Args:
-        subset: ``last_layer``, ``biases``, a name, prefix or pattern, several of them, or a predicate; for a ``Laplace``
-            also ``LargestVariance(k)`` or ``LargestMagnitude(k)``.
+        subset: ``last_layer``, ``biases``, a name, prefix or pattern, several of them, or a predicate; for a
+            ``Laplace`` also ``LargestVariance(k)`` or ``LargestMagnitude(k)``.
         method: any method.
 
     >>> import temperance as tp
@@ -57,13 +56,10 @@ class On(Inference[OnState]):
     def __post_init__(self) -> None:
         if not isinstance(self.method, Inference):
             raise ArgumentError(f"`method` must be a method such as Laplace(...); got {self.method!r}.")
-        named = isinstance(self.subset, str | tuple | list | Selector | Subnetwork) or isinstance(self.subset, Callable)
-        if not named:
+        if not (isinstance(self.subset, str | tuple | list | Selector | Subnetwork) or callable(self.subset)):
             raise ArgumentError(f"`subset` must name parameters, e.g. last_layer or 'head'; got {self.subset!r}.")
         if isinstance(self.subset, Subnetwork) and not isinstance(self.method, Laplace):
-            raise ArgumentError(
-                "`subset`: single weights are for Laplace only; name whole parameters for other methods."
-            )
+            raise ArgumentError("`subset`: single weights are for Laplace only; name parameters for other methods.")
         if isinstance(self.method, Laplace):
             if self.method.on is not None:
                 raise ArgumentError("`method` is a Laplace that has its own `on`; give one of the two.")

@@ -11,7 +11,7 @@ answers them; its results are differentiable in τ and ρ, which is how hyperpar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -94,6 +94,10 @@ class Block(Value, ABC):
     def merge(self, other: Block) -> Block:
         """The curvature of two data sets together."""
 
+    @abstractmethod
+    def times(self, factor: float) -> Block:
+        """``factor`` · H."""
+
     def dense(self) -> Tensor:
         """H as a matrix; for small p."""
         like = self._like()
@@ -144,6 +148,10 @@ class DiagonalBlock(Block):
         self._check_merge(other)
         assert isinstance(other, DiagonalBlock)
         return DiagonalBlock(self.places, self.values + other.values)
+
+    def times(self, factor: float) -> Block:
+        """See :class:`Block`."""
+        return replace(self, values=factor * self.values)
 
 
 class _DiagonalFactor(Factor):
@@ -199,6 +207,10 @@ class DenseBlock(Block):
         self._check_merge(other)
         assert isinstance(other, DenseBlock)
         return DenseBlock(self.places, self.matrix + other.matrix)
+
+    def times(self, factor: float) -> Block:
+        """See :class:`Block`."""
+        return replace(self, matrix=factor * self.matrix)
 
 
 _HELP = (
@@ -326,14 +338,16 @@ class KroneckerBlock(Block):
         return self.to_vector(self.out_of_basis(inside) * scale)
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """A and G themselves, without the prior's scales."""
+        """A and G themselves, without the prior's scales; vectors where they are diagonal."""
         found = []
         for basis, values, scale in (
             (self.basis_in, self.values_in, self.in_scale),
             (self.basis_out, self.values_out, self.out_scale),
         ):
-            inner = torch.diag(values) if basis is None else basis * values @ basis.mT
-            found.append(scale.unsqueeze(-1) * inner * scale)
+            if basis is None:
+                found.append(values * scale.square())
+            else:
+                found.append(scale.unsqueeze(-1) * (basis * values @ basis.mT) * scale)
         return found[0], found[1]
 
     def merge(self, other: Block) -> Block:
@@ -346,8 +360,13 @@ class KroneckerBlock(Block):
             )
         (a1, g1), (a2, g2) = self.factors(), other.factors()
         rows = self.rows + other.rows
-        a = (self.rows * a1 + other.rows * a2) / rows
-        return kronecker_block(self.places, a, g1 + g2, self.in_scale, self.out_scale, self.has_bias, rows)
+        a = _sum(self.rows * a1, other.rows * a2) / rows
+        return kronecker_block(self.places, a, _sum(g1, g2), self.in_scale, self.out_scale, self.has_bias, rows)
+
+    def times(self, factor: float) -> Block:
+        """See :class:`Block`."""
+        corrected = None if self.corrected is None else factor * self.corrected
+        return replace(self, values_out=factor * self.values_out, corrected=corrected)
 
 
 def kronecker_block(
@@ -386,7 +405,15 @@ def _eigen(matrix: Tensor, scale: Tensor, what: str) -> tuple[Tensor, Tensor | N
             f"the second moment of a layer's {what} must not be negative; its eigenvalues go from "
             f"{float(values[0]):.3g} to {largest:.3g}."
         )
-    return values.clamp(min=0.0).to(matrix.dtype), vectors.to(matrix.dtype)
+    # Contiguous, as they will be after saving and loading: products then round alike.
+    return values.clamp(min=0.0).to(matrix.dtype), vectors.to(matrix.dtype).contiguous()
+
+
+def _sum(first: Tensor, second: Tensor) -> Tensor:
+    """Of two factors, either of which may be the vector of a diagonal."""
+    if first.dim() == second.dim():
+        return first + second
+    return sum(torch.diag(f) if f.dim() == 1 else f for f in (first, second))  # type: ignore[return-value]
 
 
 def _left(basis: Tensor | None, matrix: Tensor, transpose: bool) -> Tensor:
@@ -489,6 +516,10 @@ class LowRankBlock(Block):
         assert isinstance(other, LowRankBlock)
         vectors = torch.cat([self.vectors, other.vectors], dim=1)
         return LowRankBlock(self.places, vectors, torch.cat([self.values, other.values]))
+
+    def times(self, factor: float) -> Block:
+        """See :class:`Block`."""
+        return replace(self, values=factor * self.values)
 
 
 class _LowRankFactor(Factor):

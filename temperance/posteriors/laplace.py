@@ -69,7 +69,7 @@ class LaplacePosterior(Gaussian):
     predicts: ClassVar[str] = "linearised"
 
     operator: PosteriorCovariance
-    terms: EvidenceTerms
+    terms: EvidenceTerms  # type: ignore[misc]
     prior: Prior | None = None
     likelihood: Likelihood | None = None
 
@@ -149,7 +149,7 @@ class PosteriorPrior(Prior):
         """See :class:`Prior`."""
         if layout.size != self.operator.size:
             raise ArgumentError(
-                f"`prior`: the earlier posterior is over {self.operator.size} parameters, this target has {layout.size}."
+                f"`prior`: the earlier posterior is over {self.operator.size} parameters, the target has {layout.size}."
             )
         return [(slice(0, layout.size), CorrelatedDensity(self.mean, self.operator))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +52,16 @@ class Mixture(Posterior):
         """As all components do; through the network where they differ."""
         found = {c.predicts for c in self.components}
         return found.pop() if len(found) == 1 else "network"
+
+    def retarget(self, target: Any) -> Any:
+        """The target itself; components that chose noise levels of their own have no likelihood in common."""
+        chosen = [c.retarget(target) for c in self.components]
+        if any(other.likelihood is not target.likelihood for other in chosen):
+            raise ArgumentError(
+                "the members of an ensemble chose different noise levels by evidence, so there is no one likelihood; let "
+                "the noise be learned, Normal(), in place of Tune(noise=True)."
+            )
+        return target
 
     def shares(self) -> tuple[float, ...]:
         """The weights, equal ones made explicit."""

@@ -57,6 +57,6 @@ class Process(Posterior):
 
     def _refuse(self) -> NoReturn:
         raise ArgumentError(
-            "a posterior over functions has no draws of weights; `predict(x).sample(n)` draws functions. For weights use "
-            "Laplace(curvature=...)."
+            "a posterior over functions has no draws of weights; `predict(x).sample(n)` draws functions. For weights "
+            "use Laplace(curvature=...)."
         )

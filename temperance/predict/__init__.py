@@ -41,8 +41,8 @@ def predict(
     ``batch_size`` rows go through the network at once. ``by`` says how, where the posterior leaves a choice:
 
     * ``"network"``: the network at each setting of θ;
-    * ``"linearised"`` (what a Laplace posterior does unless told): the network linearised at its mode, whose outputs are
-      Gaussian for every row; ``"functions"``: the same by draws of whole functions;
+    * ``"linearised"`` (what a Laplace posterior does unless told): the network linearised at its mode, whose outputs
+      are Gaussian for every row; ``"functions"``: the same by draws of whole functions;
     * ``"probit"``, ``"bridge"``: class probabilities of the linearised network in closed form.
     """
     check_seed(seed)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from temperance.data.sources import Inputs, map_tensors
+from temperance.data.sources import Inputs
 from temperance.errors import ArgumentError
 from temperance.linalg.blocks import DiagonalBlock
 from temperance.linalg.precision import PosteriorCovariance
@@ -32,16 +32,14 @@ class KernelLaw:
     def __init__(self, target: Target, posterior: Process, x: Inputs, batch_size: int = 256) -> None:
         self.target, self.posterior = target, posterior
         size = target.layout.network_size
-        blank = DiagonalBlock(
-            ((0, size),), torch.zeros(size, dtype=posterior.theta.dtype, device=posterior.theta.device)
-        )
+        blank = DiagonalBlock(((0, size),), torch.zeros_like(posterior.theta[:size]))
         terms = EvidenceTerms(0.0, 0.0, torch.zeros_like(posterior.theta), 0.0, 0.0, 0.0)
         prior = LaplacePosterior(
             posterior.theta, PosteriorCovariance((blank,), posterior.prior_precision), terms, dict(posterior.buffers)
         )
         self.prior = LinearLaw(target, prior, x)
         self.num_outputs = self.prior.num_outputs
-        rows, outputs, columns = posterior.roots.shape
+        rows, outputs, _ = posterior.roots.shape
         if rows * outputs * size > _LIMIT:
             raise ArgumentError(
                 f"`size`: the Jacobian of {rows} rows with {outputs} outputs and {size:,} parameters needs "
@@ -102,8 +100,3 @@ class KernelLaw:
         """What the likelihood learns stays at its mode."""
         mean = self.posterior.theta[self.target.layout.network_size :]
         return mean, torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=mean.device)
-
-
-def moved_inputs(x: Inputs, device: torch.device) -> Inputs:
-    """Inputs on a device."""
-    return map_tensors(lambda t: t.to(device), x)

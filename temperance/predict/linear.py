@@ -184,9 +184,7 @@ class LinearLaw:
         with self.capture.attached():
             for _, part in self.chunks(x, batch_size):
                 run = Pass(self, part)
-                total = torch.zeros(
-                    run.rows, run.classes, run.classes, dtype=run.outputs.dtype, device=run.outputs.device
-                )
+                total = run.outputs.new_zeros(run.rows, run.classes, run.classes)
                 for block, factor in self.blocks:
                     total += self._covariance(run, block, factor)
                 yield run.outputs, self.operator.temperature * total
@@ -209,7 +207,7 @@ class LinearLaw:
         """Layer by layer: a matrix layer without its Jacobian, others with."""
         whole = torch.zeros(self.target.layout.size, dtype=variance.dtype, device=variance.device)
         at = 0
-        for start, stop in block.places:  # type: ignore[union-attr]
+        for start, stop in block.places:
             whole[start:stop] = variance[at : at + stop - start]
             at += stop - start
         total: Tensor | float = 0.0
@@ -251,9 +249,7 @@ class LinearLaw:
                 rows.append(torch.cat(parts, dim=-1).flatten(0, 1) * math.sqrt(self.operator.temperature))
         return torch.cat(outputs), torch.cat(rows)
 
-    def functions(
-        self, x: Inputs, deltas: Sequence[Tensor] | Tensor, batch_size: int
-    ) -> Iterator[tuple[slice, Tensor]]:
+    def functions(self, x: Inputs, deltas: Sequence[Tensor], batch_size: int) -> Iterator[tuple[slice, Tensor]]:
         """f(x) + J(x) δ_s for displacements δ_s of θ (S × P), chunk by chunk: S × B × C."""
         places = tuple((e.start, e.stop) for e in self.capture.entries)
         rows = first_tensor(x).shape[0]

@@ -1,15 +1,16 @@
 """Predictives of the linearised network: Gaussian in the outputs, then through the likelihood.
 
 * Regression with Gaussian noise is closed: y ~ N(f, V + σ²).
-* Otherwise the Gaussian of each row is represented by quasi-random points whose mean and covariance are exactly those of
-  the Gaussian, so that every statistic of :class:`~temperance.predict.Predictive` is had without sampling noise to speak of.
+* Otherwise the Gaussian of each row is represented by quasi-random points whose mean and covariance are exactly its
+  own, so that every statistic of :class:`~temperance.predict.Predictive` is had with little sampling noise.
 * ``"probit"`` and ``"bridge"`` are closed forms for class probabilities.
-* Draws of all rows together (``sample``, ``joint_log_prob``) are draws of functions, f(x) + J(x) δ with one δ for all x.
+* Draws of all rows together (``sample``, ``joint_log_prob``) are draws of functions, f(x) + J(x) δ, one δ for all x.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Protocol
@@ -79,23 +80,35 @@ def root_of(covariance: Tensor) -> Tensor:
     return lower
 
 
-class LinearisedSource:
+class Linearised:
+    """A posterior's network linearised, for inputs x: a law for each component of a mixture."""
+
+    def __init__(self, target: Target, posterior: Posterior, x: Inputs, batch_size: int) -> None:
+        self.target, self.x, self.batch_size = target, x, batch_size
+        self.parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
+        self.shares = posterior.shares() if isinstance(posterior, Mixture) else (1.0,)
+        self.laws = [_law(target, part, x) for part in self.parts]
+
+
+class LinearisedSource(ABC):
     """Shared by the sources here: rows, outputs, weights, and a law for each component of a mixture."""
 
-    def __init__(self, target: Target, posterior: Posterior, x: Inputs, draws: int, seed: int, batch_size: int) -> None:
-        self.target, self.x, self.batch_size, self.seed = target, x, batch_size, seed
-        parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
-        shares = posterior.shares() if isinstance(posterior, Mixture) else (1.0,)
-        self.parts, self.shares = parts, shares
-        self.laws = [_law(target, part, x) for part in parts]
-        self.each = max(1, -(-draws // len(parts)))
-        self.rows = first_tensor(x).shape[0]
+    def __init__(self, linear: Linearised, draws: int, seed: int) -> None:
+        self.target, self.x, self.batch_size, self.seed = linear.target, linear.x, linear.batch_size, seed
+        self.parts, self.shares, self.laws = linear.parts, linear.shares, linear.laws
+        target, shares = self.target, self.shares
+        self.each = max(1, -(-draws // len(self.parts)))
+        self.rows = first_tensor(self.x).shape[0]
         self.num_outputs = self.laws[0].num_outputs
         weights = torch.cat([torch.full((self.each,), share / self.each, dtype=torch.float64) for share in shares])
         self.weights = (weights / weights.sum()).to(device=target.device, dtype=target.layout.dtype)
 
     def __len__(self) -> int:
         return len(self.weights)
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """See :class:`~temperance.predict.source.Source`."""
 
     def _unflatten(self, learned: Tensor) -> dict[str, Tensor]:
         """What the likelihood learns, S × L, by name."""
@@ -109,16 +122,18 @@ def _law(target: Target, posterior: Posterior, x: Inputs) -> Law:
     if isinstance(posterior, Process):
         return KernelLaw(target, posterior, x)
     raise ArgumentError(
-        f'`by`: linearised predictions need a Laplace posterior; this is a {type(posterior).__name__}. Use by="network".'
+        f'`by`: linearised predictions need a Laplace posterior; this is a {type(posterior).__name__}. Use by="network"'
+        "."
     )
 
 
 class MarginalSource(LinearisedSource):
     """Points of each row's own Gaussian; the moments are kept where they are small, and made anew where not."""
 
-    def __init__(self, target: Target, posterior: Posterior, x: Inputs, draws: int, seed: int, batch_size: int) -> None:
-        super().__init__(target, posterior, x, draws, seed, batch_size)
-        size = len(self.laws) * self.rows * self.num_outputs * (self.num_outputs + 1) * target.layout.dtype.itemsize
+    def __init__(self, linear: Linearised, draws: int, seed: int) -> None:
+        super().__init__(linear, draws, seed)
+        each = self.num_outputs * (self.num_outputs + 1) * self.target.layout.dtype.itemsize
+        size = len(self.laws) * self.rows * each
         self._kept: list[tuple[list[Tensor], list[Tensor]]] | None = None
         if size <= _KEEP_BYTES:
             self._kept = list(self._moments())
@@ -147,7 +162,7 @@ class MarginalSource(LinearisedSource):
         return max(1, _BLOCK_BYTES // size)
 
     def blocks(self) -> Iterator[Block]:
-        """See :class:`~temperance.predict.source.OutputSource`."""
+        """See :class:`~temperance.predict.source.Source`."""
         learned: dict[str, Tensor] | None = None
         points: Tensor | None = None
         for rows, means, covariances in self.moments():
@@ -187,7 +202,7 @@ class FunctionSource(LinearisedSource):
         return list(self.deltas())
 
     def blocks(self) -> Iterator[Block]:
-        """See :class:`~temperance.predict.source.OutputSource`."""
+        """See :class:`~temperance.predict.source.Source`."""
         size = self.target.layout.network_size
         learned = []
         for (_, deltas), part in zip(self._deltas, self.parts, strict=True):
@@ -240,7 +255,7 @@ def bridge_probabilities(mean: Tensor, covariance: Tensor) -> Tensor:
 class LinearisedMixin(Predictive):
     """What linearised predictives share: the law's own moments, and draws of functions for what concerns all rows."""
 
-    source: LinearisedSource  # type: ignore[assignment]
+    source: LinearisedSource
     functions: Callable[[], FunctionSource]
 
     @cached_property
@@ -250,7 +265,7 @@ class LinearisedMixin(Predictive):
     def _joint(self) -> Predictive:
         """The same predictive over draws of functions."""
         kind = next(k for k in type(self).__mro__ if k.__module__ != __name__)
-        made: Predictive = kind(self._functions, self._joint_likelihood())  # type: ignore[arg-type]
+        made: Predictive = kind(self._functions, self._joint_likelihood())
         return made
 
     def _joint_likelihood(self) -> Likelihood:
@@ -341,7 +356,7 @@ class LinearisedClassPredictive(LinearisedMixin, ClassPredictive):
         return p.gather(-1, target.unsqueeze(-1)).squeeze(-1).log()
 
     def mutual_information(self) -> Tensor:
-        """Entropy − aleatoric; a closed form of the probabilities may put it a little below zero, which counts as zero."""
+        """Entropy − aleatoric; a closed form of the probabilities may put it below zero, which counts as zero."""
         found = super().mutual_information()
         return found if self.link == "points" else found.clamp(min=0.0)
 
@@ -390,9 +405,9 @@ _NOISE_POINTS = 16
 class LinearisedNormalPredictive(LinearisedMixin, RealPredictive):
     """Regression with Gaussian noise: y ~ N(f, V + σ²), in closed form (averaged over a learned σ)."""
 
-    def __init__(self, source: LinearisedSource, likelihood: Normal) -> None:
+    def __init__(self, source: MarginalSource, likelihood: Normal) -> None:
         spread = _SpreadNormal(scale=likelihood.scale, num_outputs=likelihood.num_outputs)
-        super().__init__(_GaussianSource(source), spread)  # type: ignore[arg-type]
+        super().__init__(_GaussianSource(source), spread)
         self.noise = likelihood
 
     def _joint_likelihood(self) -> Likelihood:
@@ -482,26 +497,27 @@ def predict_linearised(
 ) -> Predictive:
     """The predictive of the linearised network; see the module."""
 
+    linear = Linearised(target, posterior, x, batch_size)
+
     def functions() -> FunctionSource:
-        return FunctionSource(target, posterior, x, FUNCTION_DRAWS if draws is None else draws, seed, batch_size)
+        return FunctionSource(linear, FUNCTION_DRAWS if draws is None else draws, seed)
 
     likelihood = target.likelihood
-    first = posterior.components[0] if isinstance(posterior, Mixture) else posterior
-    outputs = _law(target, first, x).num_outputs
+    outputs = linear.laws[0].num_outputs
     classes = issubclass(kind, ClassPredictive)
     if by in ("probit", "bridge") and not classes:
         raise ArgumentError(f"`by` {by!r} is for class probabilities; the likelihood is {likelihood!r}.")
     if by == "bridge" and isinstance(likelihood, Bernoulli):
         raise ArgumentError("`by` 'bridge' is for Categorical; for yes/no labels use 'probit'.")
     if by == "functions" or (outputs > _MANY_OUTPUTS and by == "linearised"):
-        made = _kind(kind)(functions(), likelihood)  # type: ignore[arg-type]
+        made = _kind(kind)(functions(), likelihood)
         made.functions = functions
         return made
-    source = MarginalSource(target, posterior, x, MARGINAL_POINTS if draws is None else draws, seed, batch_size)
+    source = MarginalSource(linear, MARGINAL_POINTS if draws is None else draws, seed)
     if type(likelihood) is Normal:
         made = LinearisedNormalPredictive(source, likelihood)
     else:
-        made = _kind(kind)(source, likelihood)  # type: ignore[arg-type]
+        made = _kind(kind)(source, likelihood)
         if isinstance(made, LinearisedClassPredictive) and by != "linearised":
             made.link = by
     made.functions = functions

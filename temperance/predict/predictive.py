@@ -22,7 +22,7 @@ from torch import Tensor
 from temperance.errors import ArgumentError
 from temperance.likelihoods import Bernoulli, Likelihood, Poisson, RealLikelihood
 from temperance.posteriors.base import check_count
-from temperance.predict.source import Block, OutputSource
+from temperance.predict.source import Block, Source
 from temperance.seeds import check_seed, generator
 
 _SLICE = 2**18  # numbers worked on at once
@@ -32,7 +32,7 @@ Statistic = Callable[[Tensor, dict[str, Tensor]], Tensor]
 class Predictive(ABC):
     """The predictive distribution of each row; made by ``Fitted.predict``."""
 
-    def __init__(self, source: OutputSource, likelihood: Likelihood) -> None:
+    def __init__(self, source: Source, likelihood: Likelihood) -> None:
         self.source, self.likelihood = source, likelihood
         self.weights = source.weights
         self._log_weights = self.weights.log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,20 @@ _PASSES = 2**16  # draws × rows through the network at once, for the activation
 _ROWS = 1024  # rows through the network at once: enough to be efficient, few enough that activations stay small
 
 Block = tuple[slice, Tensor, dict[str, Tensor]]
+
+
+class Source(Protocol):
+    """Outputs S × N × C, however they are made, with the weight of each of the S."""
+
+    target: Target
+    rows: int
+    num_outputs: int
+    weights: Tensor
+
+    def __len__(self) -> int: ...
+
+    def blocks(self) -> Iterator[Block]:
+        """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows."""
 
 
 class OutputSource:

@@ -39,6 +39,20 @@ TABLE = {
     "Ensemble of ensembles": (tp.Ensemble(tp.Ensemble(FAST, 2), 2), {"steps": 3}),
     "Anchored": (tp.Anchored(FAST), {"steps": 150, "draws": 600}),
     "Ensemble of Anchored": (tp.Ensemble(tp.Anchored(FAST), 3), {"steps": 3}),
+    "Laplace, dense": (tp.Laplace(FAST, tp.Dense()), {"steps": 400}),
+    "Laplace, full Hessian": (tp.Laplace(FAST, tp.Dense(kind="hessian")), {"steps": 400}),
+    "Laplace, diagonal": (tp.Laplace(FAST, tp.Diagonal()), {"steps": 400}),
+    "Laplace, KFAC": (tp.Laplace(FAST, tp.KFAC(kind="monte-carlo", samples=3)), {"steps": 3}),
+    "Laplace, EKFAC": (tp.Laplace(FAST, tp.EKFAC()), {"steps": 3}),
+    "Laplace, low rank": (tp.Laplace(FAST, tp.LowRank(2)), {"steps": 3}),
+    "Laplace, tuned while training": (
+        tp.Laplace(FAST, tp.Dense(), tune=tp.Tune("layer", noise=True, every=1)),
+        {"steps": 3},
+    ),
+    "Ensemble of Laplace, batched": (tp.Ensemble(tp.Laplace(FAST, tp.KFAC()), 3, batched=True), {"steps": 3}),
+    "Ensemble of Laplace, one by one": (tp.Ensemble(tp.Laplace(FAST, tp.Dense()), 2, batched=False), {"steps": 3}),
+    "On, Laplace": (tp.On(tp.last_layer, tp.Laplace(FAST, tp.Dense())), {"steps": 3}),
+    "On, a sampler": (tp.On("*weight", tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1)), {"steps": 4}),
     "SGLD": (tp.SGLD(lr=0.03), SETTLED),
     "SGHMC": (tp.SGHMC(lr=0.04, momentum=0.95), SETTLED),
     "SGHMC, preconditioned": (
@@ -64,6 +78,7 @@ TABLE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:E?KFAC has no Kronecker rule")  # the problem's network has bare parameters
 @pytest.mark.parametrize("name", TABLE)
 def test_conformance(name):
     method, options = TABLE[name]
@@ -72,6 +87,7 @@ def test_conformance(name):
 
 def test_every_exported_method_has_a_row():
     exported = {v for v in vars(tp).values() if isinstance(v, type) and issubclass(v, tp.Inference)} - {tp.Inference}
+    exported -= {tp.FunctionalLaplace}  # a process has no draws of θ; see test_functional.py
     assert exported <= {type(method) for method, _ in TABLE.values()}
 
 
