@@ -21,7 +21,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
+from temperance.errors import ArgumentError, NumericalError
 from temperance.likelihoods import Normal
 from temperance.linalg.blocks import take
 from temperance.linalg.precision import PosteriorCovariance
@@ -173,23 +173,33 @@ def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float
     evidence = Evidence(posterior, group, tune.shift)
     limit = _REACH if reach is None else reach
 
+    best: tuple[float, np.ndarray] | None = None
+
     def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal best
         free = torch.tensor(values, dtype=torch.float64, requires_grad=True)
         moved_noise = free[count] if tune.noise else None
-        with torch.enable_grad():
-            loss = -evidence(free[:count].to(evidence.precision.device), moved_noise)
-            (slope,) = torch.autograd.grad(loss, free)
-        return float(loss.detach()), slope.cpu().numpy()
+        try:
+            with torch.enable_grad():
+                loss = -evidence(free[:count].to(evidence.precision.device), moved_noise)
+                (slope,) = torch.autograd.grad(loss, free)
+        except NumericalError:
+            if best is None:
+                raise
+            return abs(best[0]) * 10 + 1e6, np.zeros_like(values)  # too weak a prior for the curvature: step back
+        value = float(loss.detach())
+        if best is None or value < best[0]:
+            best = value, values.copy()
+        return value, slope.cpu().numpy()
 
     start = np.zeros(count + int(tune.noise))
     bounds = [(-limit, limit)] * count + [(-limit / 2, limit / 2)] * int(tune.noise)
-    found = scipy.optimize.minimize(
-        objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-12}
-    )
-    if not np.isfinite(found.fun):
-        raise ArgumentError("`tune`: the evidence is not finite; look at the prior and at how training ended.")
-    factors = torch.tensor(found.x[:count], dtype=torch.float64)
-    return Choice(factors, float(found.x[count]) if tune.noise else 0.0, -float(found.fun))
+    options = {"ftol": 1e-12, "maxiter": 200}
+    scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    if best is None or not np.isfinite(best[0]):
+        raise NumericalError("`tune`: the evidence is not finite; look at the prior and at how training ended.")
+    factors = torch.tensor(best[1][:count], dtype=torch.float64)
+    return Choice(factors, float(best[1][count]) if tune.noise else 0.0, -best[0])
 
 
 def tuned_target(target: Target, tune: Tune, log_factors: Tensor, log_noise: float) -> Target:

@@ -58,8 +58,8 @@ class Mixture(Posterior):
         chosen = [c.retarget(target) for c in self.components]
         if any(other.likelihood is not target.likelihood for other in chosen):
             raise ArgumentError(
-                "the members of an ensemble chose different noise levels by evidence, so there is no one likelihood; let "
-                "the noise be learned, Normal(), in place of Tune(noise=True)."
+                "the members of an ensemble chose different noise levels by evidence, so there is no one likelihood; "
+                "let the noise be learned, Normal(), in place of Tune(noise=True)."
             )
         return target
 

