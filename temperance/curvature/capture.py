@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from temperance import evaluate
 from temperance.curvature.layers import Layer, layer_of
-from temperance.data.sources import Inputs, first_tensor
+from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.errors import NetworkError
 from temperance.target import Target
 from temperance.theta import Entry
@@ -131,10 +131,17 @@ class Capture:
         before = {name: p.requires_grad for name, p in self.network.named_parameters()}
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(name in chosen)
+        # Gradients of embeddings as they are: dense, and not divided by how often a word occurs in the batch.
+        embeddings = [m for m in self.network.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        settings = [(m.sparse, m.scale_grad_by_freq) for m in embeddings]
+        for module in embeddings:
+            module.sparse = module.scale_grad_by_freq = False
         try:
             with torch.enable_grad():
                 yield
         finally:
+            for module, (sparse, scaled) in zip(embeddings, settings, strict=True):
+                module.sparse, module.scale_grad_by_freq = sparse, scaled
             for name, parameter in self.network.named_parameters():
                 parameter.requires_grad_(before[name])
             workspace.detach()
@@ -191,6 +198,7 @@ class Capture:
                     "the network must be deterministic in evaluation mode, but two passes over the same rows differ: "
                     "some dropout or noise does not heed .eval(). Pass training=self.training to F.dropout."
                 )
+            self._refuse_mixing(x, flow.outputs.detach())
             rng = torch.Generator().manual_seed(0)
             cotangent = torch.randn(flow.outputs.shape, generator=rng, dtype=flow.outputs.dtype).to(flow.outputs.device)
             called = [k for k, calls in enumerate(flow.calls) if calls.edges]
@@ -216,6 +224,18 @@ class Capture:
                 self._repeats[layer.name] = _repeats(flow.calls[called.index(k)], rows)
             else:
                 self.leave(layer)
+
+    @torch.no_grad()
+    def _refuse_mixing(self, x: Inputs, outputs: Tensor) -> None:
+        """The curvature is a sum over examples only if one example's outputs do not depend on another."""
+        alone = evaluate.call(self.network, map_tensors(lambda t: t[:1], x)).reshape(outputs[0].shape)
+        size = float(outputs.abs().max())
+        if float((alone - outputs[0]).abs().max()) > 0.01 * size + 1e-5:
+            raise NetworkError(
+                "the outputs for one row must not depend on the other rows of its batch, but the first row alone gives "
+                "others than among several: the likelihood is no product over examples. A batch norm without running "
+                "statistics does this; use nn.GroupNorm or temperance.nn.FilterResponseNorm."
+            )
 
 
 def _repeats(calls: Calls, rows: int) -> list[float]:

@@ -92,6 +92,17 @@ def test_nan_in_the_data(which, curvature):
         laplace(make(mlp()), (x, y), curvature)
 
 
+@pytest.mark.parametrize("curvature", [tp.KFAC(), tp.Dense(), tp.LowRank(3)])
+def test_a_batch_norm_of_the_batch_itself(curvature):
+    """Without running statistics it mixes the rows of a batch also in evaluation mode."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(3, track_running_stats=False)
+    network = nn.Sequential(nn.Conv1d(2, 3, 2), norm, nn.Tanh(), nn.Flatten(), nn.Linear(9, 1))
+    x, y = torch.randn(ROWS, 2, 4, dtype=torch.float64), torch.randn(ROWS, 1, dtype=torch.float64)
+    with pytest.raises(NetworkError, match="must not depend on the other rows"):
+        laplace(make(network), (x, y), curvature)
+
+
 class Root(nn.Module):
     """NaN where the sum of the inputs is negative."""
 

@@ -64,7 +64,7 @@ def test_draws_have_the_covariance(structure, temperature, kind):
     posterior = posterior_of(structure, temperature, kind)
     covariance = posterior.operator.dense()
     rng = torch.Generator().manual_seed(1)
-    draws = torch.stack([posterior.mean + posterior.operator.draw(rng) for _ in range(3000)])
+    draws = torch.stack([posterior.mean + posterior.operator.draw(rng) for _ in range(2000)])
     assert_moments(draws, posterior.mean, covariance)
     # What is compared is not a diagonal, in every structure but the diagonal one.
     deviation = covariance.diagonal().sqrt()
@@ -138,7 +138,7 @@ def test_learned_noise_is_drawn_too():
     covariance = posterior.operator.dense()
     assert_same(covariance[-1, -1], torch.tensor(0.3 / (2 * 12 * 4 + 1), dtype=torch.float64))
     rng = torch.Generator().manual_seed(1)
-    draws = torch.stack([posterior.mean + posterior.operator.draw(rng) for _ in range(3000)])
+    draws = torch.stack([posterior.mean + posterior.operator.draw(rng) for _ in range(2000)])
     assert_moments(draws, posterior.mean, covariance)
 
 

@@ -192,7 +192,7 @@ def test_hessian(name):
 @names
 def test_monte_carlo_converges_to_the_gauss_newton_matrix(name):
     """Each entry of Σ_n mean_m s sᵀ has a variance that the twin knows: Σ_n Var(s_i s_j) / m."""
-    samples = 600
+    samples = 400
     posterior, twin = run(name, tp.Dense(kind="monte-carlo", samples=samples, seed=7))
     learned = CASES[name].learned
     size = len(posterior.mean) - learned
@@ -209,7 +209,7 @@ def test_monte_carlo_converges_to_the_gauss_newton_matrix(name):
     assert float(error.abs().max()) < critical_value(size * (size + 1) // 2)
     assert float(error.abs().max()) > 0.5  # it is random at all
     spread = (variance.diagonal() / samples).sqrt() / ggn.diagonal()
-    assert float(spread.max()) < 0.15  # and the bound is narrow
+    assert float(spread.max()) < 0.2  # and the bound is narrow
 
 
 def joint_support(likelihood: TwinLikelihood, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,7 +217,7 @@ def joint_support(likelihood: TwinLikelihood, u: Tensor) -> tuple[Tensor, Tensor
     y, weights = likelihood.support(u)
     if y.shape[1] == 1:
         return y, weights[:, 0]
-    step = 10 if len(y) > 500 else 1
+    step = 20 if len(y) > 500 else 1
     y, weights = y[step // 2 :: step], weights[step // 2 :: step] * step
     a, b = torch.meshgrid(torch.arange(len(y)), torch.arange(len(y)), indexing="ij")
     points = torch.stack([y[a.flatten(), 0], y[b.flatten(), 1]], dim=1)

@@ -142,6 +142,18 @@ def test_the_zoo_is_not_trivial():
         assert float(ggn[first][:, last].abs().max()) > 1e-3, name
 
 
+@pytest.mark.parametrize("setting", ["sparse", "scale_grad_by_freq"])
+def test_embeddings_whose_gradients_are_not_plain(setting):
+    """Sparse gradients, and such as are divided by the number of times a word occurs in a batch, are for optimisers."""
+    twin, ggn = problem("embedding")
+    network, _ = ZOO["embedding"].build()
+    setattr(network.words, setting, True)
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(scale=0.7))
+    for curvature in (tp.Dense(), tp.LowRank(len(ggn) - 1, tolerance=1e-12)):
+        assert_same(curvature_of(fit(target, curvature, twin.x, twin.y, twin.network)), ggn, 1e-7)
+    assert getattr(target.network.words, setting)
+
+
 def test_batches_do_not_matter():
     _, ggn = problem("conv2d grouped")
     for batch_size in (1, 2, 256):

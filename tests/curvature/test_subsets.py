@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -160,6 +162,18 @@ def test_single_weights_need_a_structure_that_can_hold_them(twin):
             run(twin, curvature, tp.LargestMagnitude(5))
     with pytest.raises(tp.errors.ArgumentError, match="`size` must be at most"):
         run(twin, tp.Dense(), tp.LargestMagnitude(1000))
+
+
+def test_what_the_user_has_frozen(twin):
+    """A parameter that asks for no gradient is not in θ; its layer is none the worse."""
+    network = copy.deepcopy(twin.network)
+    network[0].bias.requires_grad_(False)
+    network[4].weight.requires_grad_(False)
+    frozen = make_twin(network, categorical(), twin.x, twin.y)
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(0.7))
+    assert_same(curvature_of(fit(target, tp.Dense(), twin.x, twin.y, network)), frozen.ggn())
+    blocks = fit(target, tp.KFAC(), twin.x, twin.y, network).operator.blocks
+    assert sorted(block.size for block in blocks) == [4, 6, 12, 15]
 
 
 def test_a_part_of_a_part(twin):
