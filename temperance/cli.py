@@ -75,6 +75,11 @@ def _shown_methods() -> dict[str, tp.Inference[Any]]:
     )  # fmt: skip
     found: dict[str, tp.Inference[Any]] = {f"{kind.__name__}()": kind() for kind in alone}
     found["Ensemble(MAP(), 5)"] = tp.Ensemble(tp.MAP(), 5)
+    for curvature in (tp.KFAC(), tp.EKFAC(), tp.Diagonal(), tp.BlockDiagonal(), tp.LowRank(), tp.Dense()):
+        found[f"Laplace(MAP(), {type(curvature).__name__}())"] = tp.Laplace(tp.MAP(), curvature)
+    found["On(last_layer, Laplace(MAP()))"] = tp.On(tp.last_layer, tp.Laplace(tp.MAP()))
+    found["FunctionalLaplace(MAP())"] = tp.FunctionalLaplace(tp.MAP())
+    found["Ensemble(Laplace(MAP()), 5)"] = tp.Ensemble(tp.Laplace(tp.MAP()), 5)
     found["Collect(SGHMC())"] = tp.Collect(tp.SGHMC())
     found["Cyclical(SGHMC())"] = tp.Cyclical(tp.SGHMC())
     found["Ensemble(Collect(SGHMC()), 4)"] = tp.Ensemble(tp.Collect(tp.SGHMC()), 4)

@@ -59,6 +59,7 @@ class Workspace:
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
         self._training: bool | None = None
         self.example: Inputs | None = None
+        self.known_rules: dict[tuple[str, ...], tuple[set[str], dict[str, list[float]]]] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Workspace:
         made = copy.copy(self)

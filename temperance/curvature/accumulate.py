@@ -149,7 +149,7 @@ class DenseAccumulator(Accumulator):
     ) -> None:
         self.sources = list(sources)
         self.source = next((s for s in self.sources if not s.needs_layers()), self.sources[0])
-        places = [span for s in self.sources for span in s.places]  # type: ignore[union-attr]
+        places = [span for s in self.sources for span in s.places]
         order = torch.cat([torch.arange(start, stop) for start, stop in places])
         self._columns: Tensor | None = None
         if index is None:
@@ -322,8 +322,8 @@ def _project(rows: Tensor, scale: Tensor, basis: Tensor | None) -> Tensor:
 
 
 class WordAccumulator(Accumulator):
-    """An embedding, words × dimensions: the moment of one-hot inputs is diagonal, how often each word occurs; that of the
-    gradients is a matrix over dimensions. H ≈ diag(counts) ⊗ (mean of g gᵀ), places treated like examples."""
+    """An embedding, words × dimensions: the moment of one-hot inputs is diagonal, how often each word occurs; that of
+    the gradients is a matrix over dimensions. H ≈ diag(counts) ⊗ (mean of g gᵀ), places treated like examples."""
 
     source: LayerSource
 

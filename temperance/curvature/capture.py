@@ -1,9 +1,10 @@
 """Inputs of layers and gradients at their outputs, caught while the network runs.
 
 Gradients at layers' outputs are asked of autograd directly, so no gradient of a weight is computed on the way: one
-such backward pass costs about half of an ordinary one. Which parameters a rule may speak for is not taken on faith: on a
-few rows its per-example gradients are compared with automatic differentiation, and what does not agree (a weight used in
-two places, a module that is never called, batches in another dimension) is left to :mod:`temperance.curvature.general`.
+such backward pass costs about half of an ordinary one. Which parameters a rule may speak for is not taken on faith: on
+a few rows its per-example gradients are compared with automatic differentiation, and what does not agree (a weight used
+in two places, a module that is never called, batches in another dimension) is left to
+:mod:`temperance.curvature.general`.
 """
 
 from __future__ import annotations
@@ -185,6 +186,17 @@ class Capture:
         self.layers = [other for other in self.layers if other is not layer]
         self.rest.setdefault(layer.name, []).extend(layer.entries.values())
 
+    def recall(self) -> bool:
+        """Do without :meth:`verify` where these parameters of this network have been through it before."""
+        known = self.target.workspace.known_rules.get(tuple(self.names))
+        if known is None:
+            return False
+        kept, self._repeats = known[0], dict(known[1])
+        for layer in self.layers.copy():
+            if layer.name not in kept:
+                self.leave(layer)
+        return True
+
     def verify(self, x: Inputs) -> None:
         """Keep the rules that agree with automatic differentiation on the rows ``x``; the others' parameters go to
         ``rest``. Also finds out a network whose outputs change from one pass to the next."""
@@ -224,6 +236,8 @@ class Capture:
                 self._repeats[layer.name] = _repeats(flow.calls[called.index(k)], rows)
             else:
                 self.leave(layer)
+        kept = {layer.name for layer in self.layers}
+        self.target.workspace.known_rules[tuple(self.names)] = (kept, dict(self._repeats))
 
     @torch.no_grad()
     def _refuse_mixing(self, x: Inputs, outputs: Tensor) -> None:

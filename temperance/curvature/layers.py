@@ -294,7 +294,7 @@ def _normaliser(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 
 def layer_of(name: str, module: nn.Module, entries: dict[str, Entry]) -> Layer | None:
-    """The rule for ``module``, or ``None`` where there is none. ``entries``: its random parameters by their own name."""
+    """The rule for ``module``, or ``None`` where there is none; ``entries`` are its random parameters, by own name."""
     if isinstance(module, nn.Linear):
         return LinearLayer(name, module, entries)
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):

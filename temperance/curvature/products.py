@@ -90,7 +90,7 @@ def _weigh(sweep: Sweep, batch: BatchGradients, moved: Tensor) -> Tensor:
 
 
 def full_hessian(sweep: Sweep, index: Tensor | None) -> tuple[list[Block], Sums]:
-    """−∇² log p(D | θ) over the random parameters, what the likelihood learns included: one pass of P backward passes."""
+    """−∇² log p(D | θ) over the random parameters, what the likelihood learns included: P backward passes a batch."""
     target, layout = sweep.target, sweep.target.layout
     entries = [*sweep.capture.entries, *(e for e in layout.entries if e.role == "likelihood" and sweep.has_learned)]
     places = tuple((e.start, e.stop) for e in entries)

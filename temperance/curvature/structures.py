@@ -142,8 +142,8 @@ def _memory(size: int, itemsize: int) -> str:
 def _check_dense(size: int, limit: int, what: str, itemsize: int) -> None:
     if size > limit:
         raise ArgumentError(
-            f"`limit`: {what} has {size:,} parameters, whose dense curvature needs {_memory(size, itemsize)}; the limit "
-            f"is {limit:,}. Use KFAC(), Diagonal() or LowRank(), a smaller subset, or raise `limit`."
+            f"`limit`: {what} has {size:,} parameters, whose dense curvature needs {_memory(size, itemsize)}; the "
+            f"limit is {limit:,}. Use KFAC(), Diagonal() or LowRank(), a smaller subset, or raise `limit`."
         )
 
 
@@ -191,7 +191,8 @@ class Diagonal(Curvature):
         found = [block for a in accumulators for block in a.blocks()]
         whole = torch.zeros_like(problem.prior_precision)
         for block in found:
-            assert isinstance(block, DiagonalBlock) and not isinstance(block.places, Tensor)
+            assert isinstance(block, DiagonalBlock)
+            assert not isinstance(block.places, Tensor)
             at = 0
             for start, stop in block.places:
                 whole[start:stop] = block.values[at : at + stop - start]
@@ -242,11 +243,11 @@ class KFAC(Curvature):
     """Kronecker factors: for a layer with inputs a and output gradients g, H ≈ (Σ g gᵀ) ⊗ (mean of a aᵀ), with the bias
     as one more input.
 
-    Where a weight is used at several places r of an example (convolution, attention), ``sharing="expand"`` treats places
-    like examples, and ``"reduce"`` first sums g and averages a over them (Eschenhagen et al. 2023). Scales and shifts of
-    norms, and parameters that no rule speaks for (recurrent layers, tied weights), get an exact dense block up to
-    ``dense_limit`` parameters and a diagonal one beyond, with a warning that names them. The factor of a side with more
-    than ``factor_limit`` units is kept diagonal, with a warning.
+    Where a weight is used at several places r of an example (convolution, attention), ``sharing="expand"`` treats
+    places like examples, and ``"reduce"`` first sums g and averages a over them (Eschenhagen et al. 2023); embeddings
+    always expand. Scales and shifts of norms, and parameters that no rule speaks for (recurrent layers, tied weights),
+    get an exact dense block up to ``dense_limit`` parameters and a diagonal one beyond, with a warning that names them.
+    The factor of a side with more than ``factor_limit`` units is kept diagonal, with a warning.
 
     The curvature of one linear layer under square loss, and of each layer of a deep linear network, is exact.
 

@@ -1,8 +1,8 @@
 """One pass over the data: log-likelihood and its gradient, and for every batch the gradients that curvature is made of.
 
 The generalised Gauss–Newton matrix is Σ_n J_nᵀ H_n J_n, with H_n the (expected) Hessian of −log p in the network's
-outputs. With *columns* c such that Σ_k c_k c_kᵀ = H_n, it is a sum of squares of ordinary gradients, of c_kᵀ f. The kinds
-differ in their columns:
+outputs. With *columns* c such that Σ_k c_k c_kᵀ = H_n, it is a sum of squares of ordinary gradients, of c_kᵀ f. The
+kinds differ in their columns:
 
 * ``"ggn"``: C columns of a root of H_n, exact;
 * ``"monte-carlo"``: ∇ log p(ỹ | f)/√m for m draws ỹ of the model itself: the same in expectation, with m passes;

@@ -23,6 +23,8 @@ SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
     "MAP": lambda: tp.MAP(lr=1e-3),
     "Ensemble × 5": lambda: tp.Ensemble(tp.MAP(lr=1e-3), 5),
     "Anchored × 5": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
+    "Laplace": lambda: tp.Laplace(tp.MAP(lr=1e-3), tune="layer"),
+    "Laplace, last layer": lambda: tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-3), tune="layer")),
     "SGHMC": lambda: tp.Collect(tp.SGHMC(lr=0.03)),
 }
 """The methods of the demo. A new method adds its line here and is in the table, the plots and the page."""

@@ -45,6 +45,8 @@ class Tune(Value):
         every: choose anew after every so many epochs of training, so that training goes on under the chosen prior
             (Immer et al. 2021); ``None`` chooses once, after training.
         burn: epochs before the first time.
+        until: the share of the run after which nothing is chosen any more, so that training finds the mode that belongs
+            to what was chosen last.
         reach: how far a log precision (or twice a log noise) may move at one time during training.
         shift: whether the move of the mode that a new prior brings, ½ gᵀ Λ⁻¹ g, counts; ``None`` counts it where Λ is
             dense. A diagonal or factored Λ⁻¹ overstates that gain, and would choose a prior of no width.
@@ -57,6 +59,7 @@ class Tune(Value):
     noise: bool = False
     every: int | None = None
     burn: int = 0
+    until: float = 0.8
     reach: float = 2.0
     shift: bool | None = None
 
@@ -69,6 +72,8 @@ class Tune(Value):
             raise ArgumentError(f"`every` must be a positive number of epochs, or None; got {self.every!r}.")
         if not isinstance(self.burn, int) or self.burn < 0:
             raise ArgumentError(f"`burn` must be a number of epochs, 0 or more; got {self.burn!r}.")
+        if not 0.0 < self.until <= 1.0:
+            raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {self.until!r}.")
 
 
 def as_tune(value: Any) -> Tune | None:

@@ -174,7 +174,8 @@ class Laplace(Inference[LaplaceState], Stackable):
         tune = self._tune
         if tune is not None and tune.every is not None and batch.last and info.status.ok and not info.done:
             done = batch.epoch + 1
-            if done > tune.burn and (done - tune.burn) % tune.every == 0:
+            due = done > tune.burn and (done - tune.burn) % tune.every == 0
+            if due and batch.progress < tune.until:
                 self._choose(target, state, batch, tune)
         return state, info
 

@@ -445,19 +445,23 @@ class KroneckerFactor(Factor):
         )
 
     def solve(self, v: Tensor) -> Tensor:
+        """See :class:`Factor`."""
         scale = self.block.scale()
         inside = self.block.into_basis(self.block.to_matrix(v) / scale) / self.precision
         return self.block.to_vector(self.block.out_of_basis(inside) / scale)
 
     def half(self, v: Tensor) -> Tensor:
+        """See :class:`Factor`."""
         inside = self.block.into_basis(self.block.to_matrix(v) / self.block.scale()) * self.precision.rsqrt()
         return inside.flatten(-2)
 
     def colour(self, z: Tensor) -> Tensor:
+        """See :class:`Factor`."""
         inside = self.block.to_matrix(z) * self.precision.rsqrt()
         return self.block.to_vector(self.block.out_of_basis(inside) / self.block.scale())
 
     def variance(self) -> Tensor:
+        """See :class:`Factor`."""
         block = self.block
         out_squares = None if block.basis_out is None else block.basis_out.square()
         in_squares = None if block.basis_in is None else block.basis_in.square()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from temperance.curvature.capture import Capture, Flow
+from temperance.curvature.capture import Capture, Flow, RuleBroken
 from temperance.curvature.general import GeneralGradients
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.curvature.products import JacobianProducts, differentiable_twice
@@ -116,20 +116,34 @@ class LinearLaw:
         names = [e.name for e in layout.network_entries if bool(random[e.start : e.stop].any())]
         self.capture = Capture(target, posterior.mean, dict(posterior.buffers), names)
         probe = map_tensors(lambda t: t[:_PROBE].to(target.device), x)
-        self.capture.verify(probe)
-        self.rest = [GeneralGradients(self.capture, entries) for entries in self.capture.rest.values()]
-        self.sources: list[tuple[Span, ...]] = [layer.places for layer in self.capture.layers]
-        self.sources += [general.places for general in self.rest]
+        if not self.capture.recall():
+            self.capture.verify(probe)
+        self._arrange()
         self.blocks = [
             (block, factor)
             for block, factor in zip(self.operator.blocks, self.operator.factors(), strict=True)
             if not self._is_learned(block)
         ]
-        self._layers = self._matched()
         with self.capture.attached():
-            flow = self.capture.run(probe)
+            flow = self._pass(probe).flow
         self.num_outputs = flow.outputs.shape[-1]
         self._numbers = self._numbers_a_row(flow)
+
+    def _arrange(self) -> None:
+        """Who gives the Jacobian of which part of θ."""
+        self.rest = [GeneralGradients(self.capture, entries) for entries in self.capture.rest.values()]
+        self.sources: list[tuple[Span, ...]] = [layer.places for layer in self.capture.layers]
+        self.sources += [general.places for general in self.rest]
+        self._layers = self._matched()
+
+    def _pass(self, x: Inputs) -> Pass:
+        """A chunk on its way; a rule that its rows break is given up, and the chunk begun again."""
+        while True:
+            try:
+                return Pass(self, x)
+            except RuleBroken as broken:
+                self.capture.leave(broken.layer)
+                self._arrange()
 
     def _is_learned(self, block: Block) -> bool:
         return not isinstance(block.places, Tensor) and block.places[0][0] >= self.target.layout.network_size
@@ -183,7 +197,7 @@ class LinearLaw:
         """Mean B × C and covariance B × C × C of the outputs, chunk by chunk."""
         with self.capture.attached():
             for _, part in self.chunks(x, batch_size):
-                run = Pass(self, part)
+                run = self._pass(part)
                 total = run.outputs.new_zeros(run.rows, run.classes, run.classes)
                 for block, factor in self.blocks:
                     total += self._covariance(run, block, factor)
@@ -243,7 +257,7 @@ class LinearLaw:
         outputs, rows = [], []
         with self.capture.attached():
             for _, part in self.chunks(x, batch_size):
-                run = Pass(self, part)
+                run = self._pass(part)
                 parts = [factor.half(run.jacobian(block)) for block, factor in self.blocks]
                 outputs.append(run.outputs)
                 rows.append(torch.cat(parts, dim=-1).flatten(0, 1) * math.sqrt(self.operator.temperature))

@@ -473,7 +473,7 @@ class LinearisedNormalPredictive(LinearisedMixin, RealPredictive):
             return super().joint_log_prob(y)
         target = self._targets(y)
         outputs, half = source.laws[0].halves(source.x, source.batch_size)
-        _, _, learned = next(iter(source.blocks()))  # type: ignore[attr-defined]
+        _, _, learned = next(iter(source.blocks()))
         noise = self.noise.variance(outputs.unsqueeze(0), learned)[0].flatten().double()
         joint = (half @ half.mT).double() + torch.diag(noise)
         lower = torch.linalg.cholesky(joint)
