@@ -289,8 +289,8 @@ class KFAC(Curvature):
                 fallen.append(f"{source.name} ({source.size:,} parameters: diagonal)")
         return made, fallen
 
-    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
-        """See :class:`Curvature`."""
+    def gather(self, problem: Problem) -> tuple[list[Accumulator], Sums]:
+        """The pass over the data, without factorising what it adds up: the moments of every layer."""
         self._refuse_index(problem)
         sweep = problem.sweep
         accumulators, fallen = self._accumulators(problem)
@@ -302,6 +302,12 @@ class KFAC(Curvature):
                 TemperanceWarning,
                 stacklevel=2,
             )
+        return accumulators, sums
+
+    def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
+        """See :class:`Curvature`."""
+        accumulators, sums = self.gather(problem)
+        sweep = problem.sweep
         if self.corrected:
             corrections = [a.correction() for a in accumulators]
             for batch in sweep.batches("eigenvalues"):

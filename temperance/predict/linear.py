@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,10 +45,14 @@ class Pass:
         self.flow: Flow = law.capture.run(x)
         self.outputs = self.flow.outputs.detach()
         self.rows, self.classes = self.outputs.shape
-        eye = torch.eye(self.classes, dtype=self.outputs.dtype, device=self.outputs.device)
-        self.cotangents = eye.unsqueeze(1).expand(self.classes, self.rows, self.classes)
         self._gradients: list[list[list[Tensor]]] | None = None
         self._jacobians: dict[int, Tensor] = {}
+
+    @cached_property
+    def cotangents(self) -> Tensor:
+        """One for each output, C × B × C; only asked for where outputs are few."""
+        eye = torch.eye(self.classes, dtype=self.outputs.dtype, device=self.outputs.device)
+        return eye.unsqueeze(1).expand(self.classes, self.rows, self.classes)
 
     @property
     def gradients(self) -> list[list[list[Tensor]]]:
