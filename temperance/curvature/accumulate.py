@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from temperance.curvature.general import GeneralGradients
-from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix, chunk
 from temperance.curvature.sweep import BatchGradients
 from temperance.errors import ArgumentError, NumericalError, TemperanceWarning
 from temperance.linalg.blocks import (
@@ -190,11 +190,22 @@ class KroneckerAccumulator(Accumulator):
         self._g: Tensor | None = None
         self._unreduced: Tensor | float = 0.0
         self._rows = 0
+        self._each = 0  # numbers of one example's input rows
         self._made: list[KroneckerBlock] = []
 
     def begin(self, batch: BatchGradients) -> None:
-        """A."""
-        a = self.layer.input_rows(batch.flow.calls[self.source.number].inputs, batch.rows)
+        """A, some examples at a time where a convolution has many places."""
+        inputs = batch.flow.calls[self.source.number].inputs
+        if not self._each:
+            first = self.layer.input_rows([chunk(value, 0, 1, batch.rows) for value in inputs], 1)
+            self._each = max(1, first.numel())
+        step = max(1, _CHUNK // self._each)
+        for start in range(0, batch.rows, step):
+            count = min(step, batch.rows - start)
+            self._add_inputs([chunk(value, start, count, batch.rows) for value in inputs], count)
+
+    def _add_inputs(self, inputs: list[Tensor], rows: int) -> None:
+        a = self.layer.input_rows(inputs, rows)
         if self.reduce:
             a = a.mean(2, keepdim=True)
         flat = a.flatten(1, 2)

@@ -53,14 +53,14 @@ class Layer(ABC):
         step = max(1, _CHUNK // self.size)
         for start in range(0, rows, step):
             count = min(step, rows - start)
-            part = [[_chunk(t, start, count, rows) for t in tensors] for tensors in (inputs, gradients)]
+            part = [[chunk(t, start, count, rows) for t in tensors] for tensors in (inputs, gradients)]
             found = self.jacobian(part[0], part[1], count).square().sum(0)
             total = found if total is None else total + found
         assert total is not None
         return total
 
 
-def _chunk(tensor: Tensor, start: int, count: int, rows: int) -> Tensor:
+def chunk(tensor: Tensor, start: int, count: int, rows: int) -> Tensor:
     """Some examples of a tensor whose first dimension is examples, or examples times repeats."""
     repeats = tensor.shape[0] // rows
     return tensor[start * repeats : (start + count) * repeats]

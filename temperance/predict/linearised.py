@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -186,34 +186,70 @@ class MarginalSource(LinearisedSource):
 class FunctionSource(LinearisedSource):
     """Draws of functions: f(x) + J(x) δ_s, one δ_s for all rows."""
 
-    def deltas(self) -> Iterator[tuple[Law, list[Tensor]]]:
+    @cached_property
+    def _deltas(self) -> list[Sequence[Tensor]]:
         """For each component, displacements of θ."""
+        made: list[Sequence[Tensor]] = []
         for k, (part, law) in enumerate(zip(self.parts, self.laws, strict=True)):
             seed = derive_seed(self.seed, "component", k)
             if isinstance(part, LaplacePosterior):
-                theta, _ = part.nodes(self.each, seed).fetch(0, self.each)
-                yield law, list(theta - part.mean)
+                made.append(_Displacements(part, self.each, seed))
             else:
                 assert isinstance(law, KernelLaw)
-                yield law, law.function_draws(self.each, seed)
+                made.append(law.function_draws(self.each, seed))
+        return made
 
     @cached_property
-    def _deltas(self) -> list[tuple[Law, list[Tensor]]]:
-        return list(self.deltas())
+    def _learned(self) -> dict[str, Tensor]:
+        size = self.target.layout.network_size
+        if size == self.target.layout.size:
+            return {}
+        rows: list[Tensor] = []
+        for part, deltas in zip(self.parts, self._deltas, strict=True):
+            mean: Tensor = part.mean  # type: ignore[attr-defined]
+            rows.extend(mean[size:] + delta[size:] for delta in deltas)
+        return self._unflatten(torch.stack(rows))
 
     def blocks(self) -> Iterator[Block]:
-        """See :class:`~temperance.predict.source.Source`."""
-        size = self.target.layout.network_size
-        learned = []
-        for (_, deltas), part in zip(self._deltas, self.parts, strict=True):
-            mean: Tensor = part.mean  # type: ignore[attr-defined]
-            learned.append(torch.stack([mean[size:] + delta[size:] for delta in deltas]))
-        gathered = self._unflatten(torch.cat(learned))
-        bytes_a_row = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
-        step = max(1, min(self.batch_size, _BLOCK_BYTES // bytes_a_row))
-        walks = [law.functions(self.x, deltas, step) for law, deltas in self._deltas]
+        """See :class:`~temperance.predict.source.Source`. Outputs are kept where they are small."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        size = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
+        step = max(1, min(self.batch_size, _BLOCK_BYTES // size))
+        walks = [law.functions(self.x, deltas, step) for law, deltas in zip(self.laws, self._deltas, strict=True)]
+        made: list[Block] | None = [] if size * self.rows <= _KEEP_BYTES else None
         for pieces in zip(*walks, strict=True):
-            yield pieces[0][0], torch.cat([outputs for _, outputs in pieces]), gathered
+            block = pieces[0][0], torch.cat([outputs for _, outputs in pieces]), self._learned
+            if made is not None:
+                made.append(block)
+            yield block
+        self._kept = made
+
+    _kept: list[Block] | None = None
+
+
+class _Displacements(Sequence[Tensor]):
+    """θ_s − θ* for draws θ_s: kept together where they are small, and made one by one, anew each time, where not."""
+
+    def __init__(self, posterior: LaplacePosterior, draws: int, seed: int) -> None:
+        self.posterior, self.nodes = posterior, posterior.nodes(draws, seed)
+        self._kept: dict[int, Tensor] | None = None
+        if draws * posterior.size * posterior.mean.element_size() <= _KEEP_BYTES:
+            self._kept = {}
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, k: Any) -> Any:
+        if not 0 <= k < len(self):
+            raise IndexError(k)
+        if self._kept is not None and k in self._kept:
+            return self._kept[k]
+        made = self.nodes.fetch(k, k + 1)[0][0] - self.posterior.mean
+        if self._kept is not None:
+            self._kept[k] = made
+        return made
 
 
 # ---------------------------------------------------------------------- class probabilities in closed form
