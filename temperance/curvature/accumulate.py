@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,18 +12,15 @@ from torch import Tensor
 from temperance.curvature.general import GeneralGradients
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix, chunk
 from temperance.curvature.sweep import BatchGradients
-from temperance.errors import ArgumentError, NumericalError, TemperanceWarning
+from temperance.errors import NumericalError
 from temperance.linalg.blocks import (
     Block,
     DenseBlock,
     DiagonalBlock,
-    KroneckerBlock,
     Places,
-    kronecker_block,
-    take,
 )
 
-_CHUNK = 2**26  # numbers of per-example gradients held at once
+CHUNK = 2**26  # numbers of per-example gradients held at once
 
 
 @dataclass
@@ -105,6 +101,10 @@ class Accumulator(ABC):
     def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
         """Once for each column of a batch."""
 
+    def end(self, batch: BatchGradients) -> None:
+        """Once for each batch, after its columns."""
+        return
+
     @abstractmethod
     def blocks(self) -> list[Block]:
         """What was added up."""
@@ -114,10 +114,49 @@ class Accumulator(ABC):
         return None
 
 
-def _finite(value: Tensor, name: str) -> Tensor:
+def check_finite(value: Tensor, name: str) -> Tensor:
+    """``value`` itself; an error where it is not finite."""
     if not bool(torch.isfinite(value).all()):
         raise NumericalError(f"the curvature of {name!r} is not finite: look at the data and at how training ended.")
     return value
+
+
+class GradientSquares:
+    """Σ over examples and columns of (Σ_r g_r a_rᵀ)², out × in, for one weight matrix.
+
+    With one row an example it is Σ_n (Σ_k g_nk²) a_n²: the columns are summed first, and one product does.
+    """
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self._a: Tensor | None = None
+        self._g: Tensor | None = None
+
+    def begin(self, a: Tensor) -> None:
+        """The inputs of a batch, B × R × in."""
+        self._a = a.square() if a.shape[1] == 1 else a
+        self._g = None
+
+    def add(self, g: Tensor) -> None:
+        """A column's gradients, B × R × out."""
+        assert self._a is not None
+        if self._a.shape[1] == 1:
+            squares = g[:, 0].square()
+            self._g = squares if self._g is None else self._g.add_(squares)
+            return
+        step = max(1, CHUNK // (g.shape[-1] * self._a.shape[-1]))
+        for start in range(0, len(g), step):
+            part = slice(start, start + step)
+            self._collect((g[part].mT @ self._a[part]).square_().sum(0))
+
+    def end(self) -> None:
+        """After a batch's last column."""
+        if self._g is not None and self._a is not None:
+            self._collect(self._g.mT @ self._a[:, 0])
+        self._a = self._g = None
+
+    def _collect(self, found: Tensor) -> None:
+        self.total = found if self.total is None else self.total.add_(found)
 
 
 class DiagonalAccumulator(Accumulator):
@@ -126,16 +165,53 @@ class DiagonalAccumulator(Accumulator):
     def __init__(self, source: LayerSource | RestSource) -> None:
         self.source = source
         self._sum: Tensor | None = None
+        self._matrix: Matrix | None = None
+        if isinstance(source, LayerSource) and isinstance(source.layer, Matrix):
+            self._matrix = None if isinstance(source.layer, EmbeddingLayer) else source.layer
+        self._groups: list[GradientSquares] = []
+        self._kept = False  # whether the batch under way has its inputs unfolded and kept
+
+    def begin(self, batch: BatchGradients) -> None:
+        """Unfold the inputs once for all columns, where that is not too much to hold."""
+        self._kept = False
+        if self._matrix is None:
+            return
+        assert isinstance(self.source, LayerSource)
+        inputs = batch.flow.calls[self.source.number].inputs
+        one = self._matrix.input_rows([chunk(value, 0, 1, batch.rows) for value in inputs], 1).numel()
+        if one * batch.rows > CHUNK:
+            return
+        self._kept = True
+        a = self._matrix.input_rows(inputs, batch.rows)
+        self._groups = self._groups or [GradientSquares() for _ in a]
+        for squares, part in zip(self._groups, a, strict=True):
+            squares.begin(part)
 
     def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
         """See :class:`Accumulator`."""
+        if self._kept and self._matrix is not None:
+            assert isinstance(self.source, LayerSource)
+            g = self._matrix.output_rows(gradients[self.source.number], batch.rows)
+            for squares, part in zip(self._groups, g, strict=True):
+                squares.add(part)
+            return
         found = self.source.squares(batch, gradients, column)
         self._sum = found if self._sum is None else self._sum.add_(found)
 
+    def end(self, batch: BatchGradients) -> None:
+        """See :class:`Accumulator`."""
+        for squares in self._groups if self._kept else ():
+            squares.end()
+
     def blocks(self) -> list[Block]:
         """See :class:`Accumulator`."""
-        assert self._sum is not None
-        return [DiagonalBlock(self.source.places, _finite(self._sum, self.source.name))]
+        total = self._sum
+        if self._groups and self._matrix is not None:
+            found = torch.stack([squares.total for squares in self._groups if squares.total is not None])
+            flat = self._matrix.flat(found.unsqueeze(1))[0]
+            total = flat if total is None else total + flat
+        assert total is not None
+        return [DiagonalBlock(self.source.places, check_finite(total, self.source.name))]
 
 
 class DenseAccumulator(Accumulator):
@@ -174,228 +250,4 @@ class DenseAccumulator(Accumulator):
 
     def blocks(self) -> list[Block]:
         """See :class:`Accumulator`."""
-        return [DenseBlock(self.places, _finite(self.matrix, self.source.name))]
-
-
-class KroneckerAccumulator(Accumulator):
-    """A = mean of a aᵀ and G = Σ g gᵀ, for each group of a layer."""
-
-    source: LayerSource
-
-    def __init__(self, source: LayerSource, prior_precision: Tensor, reduce: bool, factor_limit: int) -> None:
-        assert isinstance(source.layer, Matrix)
-        self.source, self.layer, self.reduce = source, source.layer, reduce
-        self.prior_precision, self.limit = prior_precision, factor_limit
-        self._a: Tensor | None = None
-        self._g: Tensor | None = None
-        self._unreduced: Tensor | float = 0.0
-        self._rows = 0
-        self._each = 0  # numbers of one example's input rows
-        self._made: list[KroneckerBlock] = []
-
-    def begin(self, batch: BatchGradients) -> None:
-        """A, some examples at a time where a convolution has many places."""
-        inputs = batch.flow.calls[self.source.number].inputs
-        if not self._each:
-            first = self.layer.input_rows([chunk(value, 0, 1, batch.rows) for value in inputs], 1)
-            self._each = max(1, first.numel())
-        step = max(1, _CHUNK // self._each)
-        for start in range(0, batch.rows, step):
-            count = min(step, batch.rows - start)
-            self._add_inputs([chunk(value, start, count, batch.rows) for value in inputs], count)
-
-    def _add_inputs(self, inputs: list[Tensor], rows: int) -> None:
-        a = self.layer.input_rows(inputs, rows)
-        if self.reduce:
-            a = a.mean(2, keepdim=True)
-        flat = a.flatten(1, 2)
-        self._rows += flat.shape[1]
-        self._a = _add_moment(self._a, flat, self.limit, self.source.name, "inputs")
-
-    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
-        """G."""
-        g = self.layer.output_rows(gradients[self.source.number], batch.rows)
-        if self.reduce:
-            self._unreduced = self._unreduced + g.square().sum()
-            g = g.sum(2, keepdim=True)
-        self._g = _add_moment(self._g, g.flatten(1, 2), self.limit, self.source.name, "outputs")
-
-    def blocks(self) -> list[Block]:
-        """See :class:`Accumulator`."""
-        if not self._made:
-            assert self._a is not None
-            assert self._g is not None
-            self._warn_if_cancelled(self._g)
-            for group in range(self.layer.groups):
-                places = self.layer.group_places(group)
-                a = _finite(self._a[group] / self._rows, self.source.name)
-                g = _finite(self._g[group], self.source.name)
-                has_bias = self.layer.has_bias
-                scales = separable(take(self.prior_precision, places), len(g), len(a), has_bias, self.source.name)
-                self._made.append(kronecker_block(places, a, g, *scales, has_bias, float(self._rows)))
-        return list(self._made)
-
-    def _warn_if_cancelled(self, g: Tensor) -> None:
-        """Before a softmax over places, or a norm over them, the gradients at all places sum to zero."""
-        kept = float((g.diagonal(dim1=-2, dim2=-1) if g.dim() == 3 else g).sum())
-        if self.reduce and kept < 1e-6 * float(self._unreduced):
-            warnings.warn(
-                f"layer {self.source.name!r}: its gradients at the places of an example cancel (a softmax or a norm "
-                'over places follows), so sharing="reduce" sees no curvature there and leaves these weights as the '
-                'prior has them. Use sharing="expand".',
-                TemperanceWarning,
-                stacklevel=2,
-            )
-
-    def correction(self) -> Accumulator:
-        """See :class:`Accumulator`."""
-        self.blocks()
-        return _CorrectionAccumulator(self.source, self._made)
-
-
-def _add_moment(total: Tensor | None, rows: Tensor, limit: int, name: str, what: str) -> Tensor:
-    """Add Σ v vᵀ for the rows v of each group (groups × n × d); only its diagonal where d exceeds the limit."""
-    width = rows.shape[-1]
-    if total is None:
-        if width > limit:
-            warnings.warn(
-                f"layer {name!r} has {width:,} {what}: the factor of that side would need {width:,}² numbers, so only "
-                "its diagonal is kept. `factor_limit` decides.",
-                TemperanceWarning,
-                stacklevel=2,
-            )
-            return rows.square().sum(1)
-        return rows.mT @ rows
-    if width > limit:
-        return total.add_(rows.square().sum(1))
-    return total.baddbmm_(rows.mT, rows)
-
-
-def separable(precision: Tensor, rows: int, columns: int, has_bias: bool, name: str) -> tuple[Tensor, Tensor]:
-    """Roots t_in, t_out of a layer's prior precision T = t_out t_inᵀ; an error where it is no such product."""
-    if not bool((precision > 0).all()):
-        raise ArgumentError(
-            "`prior`: a Kronecker-factored curvature needs a prior whose curvature is positive everywhere, a Gaussian; "
-            f"that of layer {name!r} is not. Use Diagonal() or Dense(), or a GaussianPrior."
-        )
-    weight = precision[: rows * (columns - has_bias)].view(rows, columns - has_bias)
-    matrix = torch.cat([weight, precision[-rows:].unsqueeze(1)], dim=1) if has_bias else weight
-    product = torch.outer(matrix[:, 0], matrix[0]) / matrix[0, 0]
-    if float(((product - matrix) / matrix).abs().max()) > 1e-3:
-        raise ArgumentError(
-            "`prior`: a Kronecker-factored curvature needs a prior precision that is a number for each input times one "
-            f"for each output; that of layer {name!r} is not. Use Diagonal(), BlockDiagonal() or Dense()."
-        )
-    return matrix[0].sqrt(), (matrix[:, 0] / matrix[0, 0]).sqrt()
-
-
-class _CorrectionAccumulator(Accumulator):
-    """Second moments of single examples' gradients in the basis of the factors."""
-
-    source: LayerSource
-
-    def __init__(self, source: LayerSource, made: list[KroneckerBlock]) -> None:
-        assert isinstance(source.layer, Matrix)
-        self.source, self.layer, self.made = source, source.layer, made
-        self._sums = [
-            torch.zeros(block.shape, dtype=block.values_in.dtype, device=block.values_in.device) for block in made
-        ]
-        self._a: list[Tensor] = []
-
-    def begin(self, batch: BatchGradients) -> None:
-        """Inputs in the basis."""
-        a = self.layer.input_rows(batch.flow.calls[self.source.number].inputs, batch.rows)
-        self._a = [_project(part, b.in_scale, b.basis_in) for part, b in zip(a, self.made, strict=True)]
-
-    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
-        """See :class:`Accumulator`."""
-        g = self.layer.output_rows(gradients[self.source.number], batch.rows)
-        for total, a, part, block in zip(self._sums, self._a, g, self.made, strict=True):
-            rows = _project(part, block.out_scale, block.basis_out)
-            if a.shape[1] == 1:
-                total.addmm_(rows[:, 0].square().mT, a[:, 0].square())
-                continue
-            step = max(1, _CHUNK // total.numel())
-            for start in range(0, len(a), step):
-                total += (rows[start : start + step].mT @ a[start : start + step]).square().sum(0)
-
-    def blocks(self) -> list[Block]:
-        """See :class:`Accumulator`."""
-        return [
-            replace(block, corrected=_finite(total, self.source.name))
-            for block, total in zip(self.made, self._sums, strict=True)
-        ]
-
-
-def _project(rows: Tensor, scale: Tensor, basis: Tensor | None) -> Tensor:
-    scaled = rows / scale
-    return scaled if basis is None else scaled @ basis
-
-
-class WordAccumulator(Accumulator):
-    """An embedding, words × dimensions: the moment of one-hot inputs is diagonal, how often each word occurs; that of
-    the gradients is a matrix over dimensions. H ≈ diag(counts) ⊗ (mean of g gᵀ), places treated like examples."""
-
-    source: LayerSource
-
-    def __init__(self, source: LayerSource, prior_precision: Tensor) -> None:
-        assert isinstance(source.layer, EmbeddingLayer)
-        self.source, self.layer, self.prior_precision = source, source.layer, prior_precision
-        words, width = self.layer.entries["weight"].shape
-        self._counts = torch.zeros(words, dtype=prior_precision.dtype, device=prior_precision.device)
-        self._g = torch.zeros(width, width, dtype=prior_precision.dtype, device=prior_precision.device)
-        self._made: KroneckerBlock | None = None
-
-    def begin(self, batch: BatchGradients) -> None:
-        """Frequencies."""
-        words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows).flatten()
-        counts = torch.bincount(words, minlength=len(self._counts)).to(self._counts)
-        if self.layer.module.padding_idx is not None:
-            counts[self.layer.module.padding_idx] = 0
-        self._counts += counts
-
-    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
-        """Gradients."""
-        words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows)
-        g = self.layer.output_rows(gradients[self.source.number], batch.rows)[0]
-        flat = self.layer.without_padding(words, g).flatten(0, 1)
-        self._g.addmm_(flat.mT, flat)
-
-    def blocks(self) -> list[Block]:
-        """The weight is stored word by word, so words are the rows of the block's matrix, dimensions its columns."""
-        if self._made is None:
-            total = self._counts.sum().clamp(min=1)
-            places = self.layer.places
-            tau = take(self.prior_precision, places)
-            words, width = len(self._counts), len(self._g)
-            in_scale, out_scale = separable(tau, words, width, False, self.source.name)
-            g = _finite(self._g / total, self.source.name)
-            self._made = kronecker_block(places, g, self._counts, in_scale, out_scale, False, float(total))
-        return [self._made]
-
-    def correction(self) -> Accumulator:
-        """See :class:`Accumulator`."""
-        self.blocks()
-        assert self._made is not None
-        return _WordCorrectionAccumulator(self.source, self._made)
-
-
-class _WordCorrectionAccumulator(Accumulator):
-    """Second moments of single examples' gradients of each word, in the basis over dimensions."""
-
-    source: LayerSource
-
-    def __init__(self, source: LayerSource, made: KroneckerBlock) -> None:
-        self.source, self.made = source, made
-        self._sum = torch.zeros(made.shape, dtype=made.values_in.dtype, device=made.values_in.device)
-
-    def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
-        """See :class:`Accumulator`."""
-        rotated = [_project(g, self.made.in_scale, self.made.basis_in) for g in gradients[self.source.number]]
-        inputs = batch.flow.calls[self.source.number].inputs
-        self._sum += self.source.layer.squares(inputs, rotated, batch.rows).view(self.made.shape)
-
-    def blocks(self) -> list[Block]:
-        """See :class:`Accumulator`."""
-        corrected = self._sum / self.made.out_scale.square().unsqueeze(-1)
-        return [replace(self.made, corrected=_finite(corrected, self.source.name))]
+        return [DenseBlock(self.places, check_finite(self.matrix, self.source.name))]

@@ -126,9 +126,9 @@ class Matrix(Layer):
 
     def jacobian(self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> Tensor:
         """Σ_r g_r a_rᵀ."""
-        return self._flat(self.output_rows(gradients, rows).mT @ self.input_rows(inputs, rows))
+        return self.flat(self.output_rows(gradients, rows).mT @ self.input_rows(inputs, rows))
 
-    def _flat(self, made: Tensor) -> Tensor:
+    def flat(self, made: Tensor) -> Tensor:
         """groups × B × out × in to B × p."""
         made = made.transpose(0, 1)
         if self.has_weight and self.has_bias:
@@ -141,7 +141,7 @@ class Matrix(Layer):
         if a.shape[2] > 1:
             return super().squares(inputs, gradients, rows)
         made = g[:, :, 0].square().mT @ a[:, :, 0].square()
-        return self._flat(made.unsqueeze(1))[0]
+        return self.flat(made.unsqueeze(1))[0]
 
 
 class LinearLayer(Matrix):

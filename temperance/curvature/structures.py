@@ -15,12 +15,11 @@ from temperance.curvature.accumulate import (
     Accumulator,
     DenseAccumulator,
     DiagonalAccumulator,
-    KroneckerAccumulator,
     LayerSource,
     RestSource,
-    WordAccumulator,
 )
 from temperance.curvature.capture import RuleBroken
+from temperance.curvature.kronecker import KroneckerAccumulator, WordAccumulator
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.curvature.sweep import BatchGradients, Kind, Sums, Sweep
 from temperance.errors import ArgumentError, TemperanceWarning
@@ -121,6 +120,9 @@ def _visit(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGrad
                     accumulator.column(batch, gradients, column)
             for accumulator in by_rest:
                 accumulator.column(batch, gradients, column)
+        with torch.no_grad():
+            for accumulator in accumulators:
+                accumulator.end(batch)
 
     return visit
 
