@@ -13,13 +13,18 @@ from temperance.errors import ArgumentError, NumericalError
 from temperance.linalg.blocks import LowRankBlock, take
 
 
+def check_rank(rank: int, size: int) -> None:
+    """A rank that Lanczos iterations can find."""
+    if rank >= size:
+        raise ArgumentError(f"`rank` must be below the number of parameters, {size}; got {rank}. Use Dense().")
+
+
 def largest_directions(sweep: Sweep, prior_precision: Tensor, rank: int, tolerance: float) -> LowRankBlock:
     """H ≈ V diag(s) Vᵀ, from the ``rank`` largest eigenpairs of τ^-½ H τ^-½."""
     places = tuple((e.start, e.stop) for e in sweep.capture.entries)
     tau = take(prior_precision, places)
     size = len(tau)
-    if rank >= size:
-        raise ArgumentError(f"`rank` must be below the number of parameters, {size}; got {rank}. Use Dense().")
+    check_rank(rank, size)
     if not bool((tau > 0).all()):
         raise ArgumentError("`prior`: LowRank needs a prior whose curvature is positive everywhere, a Gaussian.")
     white = tau.rsqrt()

@@ -20,11 +20,17 @@ from temperance.curvature.accumulate import (
 )
 from temperance.curvature.capture import RuleBroken
 from temperance.curvature.kronecker import KroneckerAccumulator, WordAccumulator
+from temperance.curvature.lanczos import check_rank, largest_directions
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.curvature.products import full_hessian
+from temperance.curvature.subsets import Subnetwork
 from temperance.curvature.sweep import BatchGradients, Kind, Sums, Sweep
 from temperance.errors import ArgumentError, TemperanceWarning
 from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock, places_size
 from temperance.posteriors.base import check_count
+from temperance.priors.base import check_positive
+from temperance.seeds import check_seed
+from temperance.target import Target
 from temperance.values import Value
 
 _COLUMNS = 256  # more outputs than these make an exact pass slow enough to say so
@@ -65,6 +71,10 @@ class Curvature(Value, ABC):
             raise ArgumentError(f'`kind` "hessian" is for Dense() only; {type(self).__name__} takes {kinds[:-1]}.')
         check_count(self.samples, "samples")
         check_count(self.batch_size, "batch_size")
+        check_seed(self.seed)
+        for name in ("limit", "dense_limit", "factor_limit"):
+            if hasattr(self, name):
+                check_count(getattr(self, name), name)
 
     @property
     def sweep_kind(self) -> Kind:
@@ -89,12 +99,21 @@ class Curvature(Value, ABC):
             blocks.append(DenseBlock(tuple((e.start, e.stop) for e in entries), sums.learned_fisher))
         return tuple(blocks), sums
 
+    def check(self, target: Target, names: list[str] | None, on: Any) -> None:
+        """Refuse, before a network is trained, what is sure to be refused after it. ``names``: what is random."""
+        if isinstance(on, Subnetwork):
+            if on.size > target.layout.network_size:
+                on.index(target, target.initial_theta(), target.initial_theta())  # raises
+            if not isinstance(self, Dense | Diagonal):
+                raise ArgumentError(self._single_weights())
+
+    def _single_weights(self) -> str:
+        name = type(self).__name__
+        return f"`on`: single weights out of a layer need Dense() or Diagonal(); {name} treats whole layers."
+
     def _refuse_index(self, problem: Problem) -> None:
         if problem.index is not None:
-            raise ArgumentError(
-                f"`on`: single weights out of a layer need Dense() or Diagonal(); {type(self).__name__} treats whole "
-                "layers."
-            )
+            raise ArgumentError(self._single_weights())
 
 
 def _visit(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGradients], None]:
@@ -137,6 +156,11 @@ def _sources(sweep: Sweep) -> list[LayerSource | RestSource]:
     return [*layers, *rest]
 
 
+def _size(target: Target, names: list[str] | None) -> int:
+    """How many parameters of the network are random."""
+    return sum(e.size for e in target.layout.network_entries if names is None or e.name in names)
+
+
 def _memory(size: int, itemsize: int) -> str:
     return f"{size:,}² numbers, {size * size * itemsize / 2**30:.1f} GiB"
 
@@ -162,6 +186,12 @@ class Dense(Curvature):
 
     limit: int = 12_000
 
+    def check(self, target: Target, names: list[str] | None, on: Any) -> None:
+        """See :class:`Curvature`."""
+        super().check(target, names, on)
+        size = on.size if isinstance(on, Subnetwork) else _size(target, names)
+        _check_dense(size, self.limit, "the network", target.layout.dtype.itemsize)
+
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
         sweep = problem.sweep
@@ -169,8 +199,6 @@ class Dense(Curvature):
         size = sum(e.size for e in sweep.capture.entries) if problem.index is None else len(problem.index)
         _check_dense(size, self.limit, "the network", layout.dtype.itemsize)
         if self.kind == "hessian":
-            from temperance.curvature.products import full_hessian
-
             return full_hessian(sweep, problem.index)
         accumulator = DenseAccumulator(_sources(sweep), problem.index, problem.prior_precision)
         sums = sweep.add_up(_visit(sweep, [accumulator]))
@@ -266,8 +294,6 @@ class KFAC(Curvature):
         super().__post_init__()
         if self.sharing not in ("expand", "reduce"):
             raise ArgumentError(f'`sharing` must be "expand" or "reduce"; got {self.sharing!r}.')
-        check_count(self.dense_limit, "dense_limit")
-        check_count(self.factor_limit, "factor_limit")
 
     def _accumulators(self, problem: Problem) -> tuple[list[Accumulator], list[str]]:
         made: list[Accumulator] = []
@@ -365,12 +391,17 @@ class LowRank(Curvature):
             ("tolerance", tolerance),
         ):
             object.__setattr__(self, name, value)
+        check_positive(tolerance, "tolerance")
         self.__post_init__()
+
+    def check(self, target: Target, names: list[str] | None, on: Any) -> None:
+        """See :class:`Curvature`."""
+        super().check(target, names, on)
+        check_rank(self.rank, _size(target, names))
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
         self._refuse_index(problem)
-        from temperance.curvature.lanczos import largest_directions
 
         sums = problem.sweep.add_up()
         return [largest_directions(problem.sweep, problem.prior_precision, self.rank, self.tolerance)], sums

@@ -75,7 +75,10 @@ def chosen_names(target: Target, on: Subset | Subnetwork) -> list[str] | None:
     if on is None or isinstance(on, Subnetwork):
         return None
     inside = {e.name for e in target.layout.network_entries}
-    found = [name for name, _ in selected(target.network, on) if name in inside]
+    try:
+        found = [name for name, _ in selected(target.network, on) if name in inside]
+    except ArgumentError as error:
+        raise ArgumentError(str(error).replace("`subset`", "`on`")) from None
     if not found:
         raise ArgumentError(f"`on` must name parameters that are random in the target; {on!r} names none of them.")
     return found

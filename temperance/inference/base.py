@@ -78,6 +78,11 @@ class Inference(Value, ABC, Generic[State]):
         """Whether a step looks at held-out data."""
         return False
 
+    @property
+    def alone(self) -> bool:
+        """Whether its posterior chooses a likelihood of its own, so that it cannot be one of several in a mixture."""
+        return False
+
     def check_run(self, steps: int) -> None:
         """Raise :class:`ArgumentError` if a run of so many steps makes no sense; called before the first one."""
 

@@ -51,6 +51,11 @@ class Ensemble(Inference[EnsembleState]):
         if not isinstance(self.base, Inference):
             raise ArgumentError(f"`base` must be a method; got {type(self.base).__name__}.")
         check_count(self.size, "size")
+        if self.base.alone:
+            raise ArgumentError(
+                "`base` chooses a noise level by evidence, and members of an ensemble would choose different ones; let "
+                "the noise be learned, Normal(), in place of Tune(noise=True)."
+            )
 
     @property
     def reads(self) -> Any:  # type: ignore[override]

@@ -21,12 +21,16 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
+from temperance.curvature import KFAC, Curvature
+from temperance.curvature.approximate import prior_curvature
 from temperance.errors import ArgumentError, NumericalError
 from temperance.likelihoods import Normal
-from temperance.linalg.blocks import take
+from temperance.linalg.blocks import DenseBlock, put, take
 from temperance.linalg.precision import PosteriorCovariance
 from temperance.posteriors import EvidenceTerms, LaplacePosterior
+from temperance.posteriors.base import check_count
 from temperance.priors import GaussianPrior
+from temperance.priors.base import check_positive
 from temperance.target import Target
 from temperance.values import Value, moved
 
@@ -68,11 +72,16 @@ class Tune(Value):
             raise ArgumentError(f'`prior` must be "scalar", "layer", "parameter" or None; got {self.prior!r}.')
         if self.prior is None and not self.noise:
             raise ArgumentError("`prior` is None and `noise` is False: there is nothing to choose.")
-        if self.every is not None and (not isinstance(self.every, int) or self.every < 1):
-            raise ArgumentError(f"`every` must be a positive number of epochs, or None; got {self.every!r}.")
-        if not isinstance(self.burn, int) or self.burn < 0:
+        if not isinstance(self.noise, bool):
+            raise ArgumentError(f"`noise` must be True or False; got {self.noise!r}.")
+        if self.shift not in (True, False, None):
+            raise ArgumentError(f"`shift` must be True, False or None; got {self.shift!r}.")
+        if self.every is not None:
+            check_count(self.every, "every")
+        if isinstance(self.burn, bool) or not isinstance(self.burn, int) or self.burn < 0:
             raise ArgumentError(f"`burn` must be a number of epochs, 0 or more; got {self.burn!r}.")
-        if not 0.0 < self.until <= 1.0:
+        check_positive(self.reach, "reach")
+        if check_positive(self.until, "until") > 1.0:
             raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {self.until!r}.")
 
 
@@ -80,9 +89,26 @@ def as_tune(value: Any) -> Tune | None:
     """``None``, a :class:`Tune`, or the name of what is chosen."""
     if value is None or isinstance(value, Tune):
         return value
-    if isinstance(value, str):
-        return Tune(value)  # type: ignore[arg-type]
+    if value in ("scalar", "layer", "parameter"):
+        return Tune(value)
     raise ArgumentError(f'`tune` must be None, "scalar", "layer", "parameter" or a Tune(...); got {value!r}.')
+
+
+def check_tune(target: Target, tune: Tune, curvature: Curvature) -> None:
+    """Refuse, before training, what cannot be chosen after it."""
+    if target.temperature != 1.0 or target.likelihood_temperature != 1.0:
+        raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
+    if tune.noise and not (isinstance(target.likelihood, Normal) and target.likelihood.scale is not None):
+        raise ArgumentError(
+            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that "
+            "is learned, Normal(), is a part of θ already."
+        )
+    if tune.prior == "parameter" and isinstance(curvature, KFAC):
+        raise ArgumentError(
+            '`tune` "parameter" needs a curvature that takes a precision for each parameter: Diagonal(), '
+            f"BlockDiagonal(), LowRank() or Dense(); got {curvature!r}."
+        )
+    _gaussian_parts(target)
 
 
 def groups_of(target: Target, tune: Tune) -> tuple[Tensor, int]:
@@ -108,7 +134,7 @@ class Evidence:
         terms = posterior.terms
         self.shift = terms.dense if shift is None else shift
         if terms.tempered:
-            raise ArgumentError("the evidence is defined at temperature 1 and likelihood temperature 1.")
+            raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
         if terms.prior_mean is None:
             raise ArgumentError(
                 "`tune` needs a Gaussian prior with independent weights (GaussianPrior): only that has a precision to "
@@ -198,13 +224,32 @@ def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float
         return value, slope.cpu().numpy()
 
     start = np.zeros(count + int(tune.noise))
-    bounds = [(-limit, limit)] * count + [(-limit / 2, limit / 2)] * int(tune.noise)
+    lowest = _weakest(posterior, evidence.precision)
+    weakest = [max(-limit, float(low)) for low in _per_group(lowest, group, count)]
+    bounds = [(low, limit) for low in weakest] + [(-limit / 2, limit / 2)] * int(tune.noise)
     options = {"ftol": 1e-12, "maxiter": 200}
     scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     if best is None or not np.isfinite(best[0]):
         raise NumericalError("`tune`: the evidence is not finite; look at the prior and at how training ended.")
     factors = torch.tensor(best[1][:count], dtype=torch.float64)
     return Choice(factors, float(best[1][count]) if tune.noise else 0.0, -best[0])
+
+
+def _weakest(posterior: LaplacePosterior, precision: Tensor) -> Tensor:
+    """How far, in log, each precision may fall before rounding in a dense block of the posterior's dtype drowns it."""
+    made = torch.full_like(precision, -math.inf)
+    for block in posterior.operator.blocks:
+        if isinstance(block, DenseBlock):
+            floor = 20 * torch.finfo(block.matrix.dtype).eps * float(block.matrix.diagonal().max())
+            put(made, block.places, (floor / take(precision, block.places)).log().clamp(max=0.0))
+    return made
+
+
+def _per_group(values: Tensor, group: Tensor, count: int) -> list[float]:
+    """The largest value of each group."""
+    made = torch.full((count,), -math.inf, dtype=values.dtype)
+    known = group >= 0
+    return made.scatter_reduce(0, group[known], values.cpu()[known], "amax").tolist()
 
 
 def tuned_target(target: Target, tune: Tune, log_factors: Tensor, log_noise: float) -> Target:
@@ -228,7 +273,6 @@ def tuned_target(target: Target, tune: Tune, log_factors: Tensor, log_noise: flo
 
 def _gaussian_parts(target: Target) -> tuple[Tensor, Tensor]:
     """Scale and mean of each of the network's weights, under a Gaussian prior."""
-    from temperance.curvature.approximate import prior_curvature
 
     size = target.layout.network_size
     found = prior_curvature(target, target.initial_theta())

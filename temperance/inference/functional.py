@@ -19,7 +19,7 @@ from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsDat
 from temperance.inference.laplace import Laplace, LaplaceState
 from temperance.posteriors import Point, Posterior, Process
 from temperance.posteriors.base import check_count
-from temperance.seeds import generator
+from temperance.seeds import check_seed, generator
 from temperance.target import Target
 
 
@@ -50,6 +50,7 @@ class FunctionalLaplace(Inference[LaplaceState], Stackable):
     def __post_init__(self) -> None:
         if self.size is not None:
             check_count(self.size, "size")
+        check_seed(self.seed)
         self._inner()
 
     def _inner(self) -> Laplace:

@@ -11,16 +11,26 @@ import torch
 from torch import Tensor
 
 from temperance.curvature import KFAC, Curvature, Dense, Diagonal
-from temperance.curvature.approximate import approximate
+from temperance.curvature.approximate import approximate, prior_curvature
 from temperance.curvature.structures import check_curvature
-from temperance.curvature.subsets import Subnetwork
+from temperance.curvature.subsets import Subnetwork, chosen_names
 from temperance.data.data import Batch, Data
 from temperance.errors import ArgumentError
 from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData, Stackable
-from temperance.inference.evidence import Tune, as_tune, choose, groups_of, tuned_posterior, tuned_target
+from temperance.inference.collect import Collect
+from temperance.inference.ensemble import Ensemble
+from temperance.inference.evidence import (
+    Tune,
+    as_tune,
+    check_tune,
+    choose,
+    groups_of,
+    tuned_posterior,
+    tuned_target,
+)
 from temperance.posteriors import LaplacePosterior, Point, Posterior
 from temperance.target import Target
-from temperance.theta import Subset
+from temperance.theta import Selector, Subset
 from temperance.values import SCRATCH
 
 
@@ -81,6 +91,14 @@ class Laplace(Inference[LaplaceState], Stackable):
             raise ArgumentError(f"`base` must be a method such as MAP(lr=1e-3), or None; got {self.base!r}.")
         if isinstance(self.base, Laplace):
             raise ArgumentError("`base` must find a point; a Laplace around a Laplace has no meaning.")
+        if isinstance(self.base, Ensemble | Collect):
+            raise ArgumentError(
+                f"`base` must find a point for Laplace to take the curvature at; {type(self.base).__name__} finds "
+                "several. Put the Laplace inside: Ensemble(Laplace(MAP()), 5)."
+            )
+        named = self.on is None or isinstance(self.on, str | tuple | list | Selector | Subnetwork) or callable(self.on)
+        if not named:
+            raise ArgumentError(f"`on` must name parameters, e.g. last_layer or 'head'; got {self.on!r}.")
         check_curvature(self.curvature)
         object.__setattr__(self, "tune", as_tune(self.tune))
         if self._tune is not None and self._tune.every is not None and self.base is None:
@@ -144,8 +162,22 @@ class Laplace(Inference[LaplaceState], Stackable):
         """A step is the base's; the curvature pass comes once, after the last."""
         return Cost(0, 1) if self.base is None else self.base.cost()
 
+    @property
+    def alone(self) -> bool:
+        """See :class:`Inference`."""
+        return self._tune is not None and self._tune.noise
+
+    def _check(self, target: Target) -> None:
+        """What is known to fail after training is refused before it."""
+        names = chosen_names(target, self.on)
+        prior_curvature(target, target.initial_theta())
+        self.curvature.check(target, names, self.on)
+        if self._tune is not None:
+            check_tune(target, self._tune, self.curvature)
+
     def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> LaplaceState:
         """See :class:`Inference`."""
+        self._check(target)
         if self.base is not None:
             return LaplaceState(self.base.init(target, theta, rng), log_factors=self._no_factors(target))
         start = target.initial_theta() if theta is None else theta
@@ -230,6 +262,7 @@ class Laplace(Inference[LaplaceState], Stackable):
 
     def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> Any:
         """See :class:`Stackable`."""
+        self._check(target)
         assert isinstance(self.base, Stackable)
         return self.base.init_stack(target, theta, rngs)
 

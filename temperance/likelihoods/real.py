@@ -125,7 +125,7 @@ class HomoscedasticLikelihood(RealLikelihood):
                 TemperanceWarning,
                 stacklevel=4,
             )
-        if self.scale is not None:
+        if self.scale is not None or len(y) < 2:  # one number has no spread
             return {}
         start = spread.log() if self.num_outputs > 1 else spread.log().mean(0, keepdim=True)
         return {LOG_SCALE: start.to(y.dtype)}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.data.sources import Inputs
-from temperance.errors import ArgumentError
+from temperance.errors import ArgumentError, NumericalError
 from temperance.linalg.blocks import DiagonalBlock
 from temperance.linalg.precision import PosteriorCovariance
 from temperance.posteriors import EvidenceTerms, LaplacePosterior, Process
@@ -17,7 +17,8 @@ from temperance.predict.linear import LinearLaw
 from temperance.seeds import generator
 from temperance.target import Target
 
-_LIMIT = 2**29  # numbers of the M rows' Jacobian
+_LIMIT = 2**28  # numbers of the M rows' Jacobian, in float64
+_NUMBERS = 2**24  # of the Jacobian of new rows
 
 
 class KernelLaw:
@@ -43,36 +44,46 @@ class KernelLaw:
         if rows * outputs * size > _LIMIT:
             raise ArgumentError(
                 f"`size`: the Jacobian of {rows} rows with {outputs} outputs and {size:,} parameters needs "
-                f"{rows * outputs * size * 4 / 2**30:.1f} GiB; condition on fewer rows."
+                f"{rows * outputs * size * 8 / 2**30:.1f} GiB; condition on fewer rows."
             )
-        _, jacobian = self.prior.halves(posterior.inputs, batch_size)
-        # Sᵀ J τ^-½, (M·K) × P
-        stacked = jacobian.view(rows, outputs, -1)
-        self.seen = torch.einsum("mck,mcp->mkp", posterior.roots.to(stacked), stacked).flatten(0, 1)
-        gram = (self.seen @ self.seen.mT).double()
-        self.lower = torch.linalg.cholesky(gram + torch.eye(len(gram), dtype=torch.float64, device=gram.device))
+        # What is left of a variance is a small difference of large numbers: float64 from here on.
+        stacked = self._halves(posterior.inputs, batch_size)[1].view(rows, outputs, -1)
+        self.seen = torch.einsum("mck,mcp->mkp", posterior.roots.double(), stacked).flatten(0, 1)  # Sᵀ J τ^-½
+        gram = self.seen @ self.seen.mT
+        self.lower, info = torch.linalg.cholesky_ex(gram + torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
+        if int(info) != 0:
+            raise NumericalError(
+                "the kernel matrix of the rows that the process is conditioned on is not positive definite to "
+                "rounding; use fewer rows (`size`), a network and data in float64, or Laplace(curvature=Dense())."
+            )
+
+    def _halves(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Outputs, and whitened Jacobian rows in float64, some inputs at a time."""
+        size = self.target.layout.network_size
+        step = max(1, min(batch_size, _NUMBERS // (self.num_outputs * size)))
+        outputs, rows = self.prior.halves(x, step)
+        return outputs, rows.double()
 
     def _explained(self, rows: Tensor) -> Tensor:
         """L⁻¹ Sᵀ k(X, x), (M·K) × n, for whitened Jacobian rows n × P."""
-        return torch.linalg.solve_triangular(self.lower, (self.seen @ rows.mT).double(), upper=False)
+        return torch.linalg.solve_triangular(self.lower, self.seen @ rows.mT, upper=False)
 
     def moments(self, x: Inputs, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`LinearLaw`."""
-        for _, part in self.prior.chunks(x, batch_size):
-            outputs, rows = self.prior.halves(part, batch_size)
+        step = max(1, min(batch_size, _NUMBERS // (self.num_outputs * self.target.layout.network_size)))
+        for _, part in self.prior.chunks(x, step):
+            outputs, rows = self._halves(part, step)
             classes = outputs.shape[1]
             blocks = rows.view(len(outputs), classes, -1)
             known = self._explained(rows).view(-1, len(outputs), classes)
-            covariance = (blocks @ blocks.mT).double() - torch.einsum("inc,ind->ncd", known, known)
+            covariance = blocks @ blocks.mT - torch.einsum("inc,ind->ncd", known, known)
             yield outputs, (self.posterior.temperature * covariance).to(outputs.dtype)
 
-    def halves(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Outputs, and a root of the joint covariance."""
-        outputs, rows = self.prior.halves(x, batch_size)
+    def joint(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
+        """See :class:`LinearLaw`."""
+        outputs, rows = self._halves(x, batch_size)
         known = self._explained(rows)
-        joint = self.posterior.temperature * ((rows @ rows.mT).double() - known.mT @ known)
-        values, vectors = torch.linalg.eigh(joint)
-        return outputs, (vectors * values.clamp(min=0).sqrt()).to(outputs.dtype)
+        return outputs, self.posterior.temperature * (rows @ rows.mT - known.mT @ known)
 
     def function_draws(self, draws: int, seed: int) -> list[Tensor]:
         """Displacements of θ under the posterior, by Matheron's rule: a draw δ of the prior, corrected by what the seen
@@ -85,10 +96,10 @@ class KernelLaw:
             rng = generator(seed, "draw", k)
             white = torch.randn(size, generator=rng, dtype=tau.dtype).to(tau.device)
             noise = torch.randn(len(self.seen), generator=rng, dtype=torch.float64).to(tau.device)
-            residual = (self.seen @ white).double() + noise
+            residual = self.seen @ white.double() + noise
             solved = torch.cholesky_solve(residual.unsqueeze(1), self.lower).squeeze(1)
             delta = torch.zeros_like(self.posterior.theta)
-            delta[:size] = root_t * (white - self.seen.mT @ solved.to(white.dtype)) * tau.rsqrt()
+            delta[:size] = (root_t * (white.double() - self.seen.mT @ solved) * tau.double().rsqrt()).to(delta)
             made.append(delta)
         return made
 

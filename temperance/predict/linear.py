@@ -19,6 +19,7 @@ from temperance.curvature.general import GeneralGradients
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.curvature.products import JacobianProducts, differentiable_twice
 from temperance.data.sources import Inputs, first_tensor, map_tensors
+from temperance.errors import ArgumentError
 from temperance.linalg.blocks import (
     Block,
     DiagonalBlock,
@@ -32,6 +33,7 @@ from temperance.posteriors import LaplacePosterior
 from temperance.target import Target
 
 _NUMBERS = 2**25  # of Jacobians held at once
+_JOINT_NUMBERS = 2**29  # of a block's Jacobian for a joint covariance
 _PROBE = 2
 
 Span = tuple[int, int]
@@ -96,6 +98,9 @@ class Pass:
 
     def _span(self, span: Span) -> Tensor:
         pieces, low = [], span[0]
+        size = self.law.target.layout.network_size
+        if span[0] >= size:  # what the likelihood learns moves no output
+            return self.outputs.new_zeros(self.rows, self.classes, span[1] - span[0])
         while low < span[1]:  # a span may run over several sources (a diagonal block over the whole network)
             number, at, stop = self.law.locate(low)
             high = min(stop, span[1])
@@ -200,13 +205,13 @@ class LinearLaw:
 
     def moments(self, x: Inputs, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Mean B × C and covariance B × C × C of the outputs, chunk by chunk."""
-        with self.capture.attached():
-            for _, part in self.chunks(x, batch_size):
+        for _, part in self.chunks(x, batch_size):
+            with self.capture.attached():  # never across a yield: other members of a mixture use the same network
                 run = self._pass(part)
                 total = run.outputs.new_zeros(run.rows, run.classes, run.classes)
                 for block, factor in self.blocks:
                     total += self._covariance(run, block, factor)
-                yield run.outputs, self.operator.temperature * total
+            yield run.outputs, self.operator.temperature * total
 
     def _covariance(self, run: Pass, block: Block, factor: Factor) -> Tensor:
         if isinstance(block, KroneckerBlock) and not isinstance(block.places, Tensor) and block.places in self._layers:
@@ -260,26 +265,49 @@ class LinearLaw:
     def halves(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
         """Outputs (N × C), and rows whose inner products are the joint covariance of all outputs: (N·C) × P."""
         outputs, rows = [], []
-        with self.capture.attached():
-            for _, part in self.chunks(x, batch_size):
+        for _, part in self.chunks(x, batch_size):
+            with self.capture.attached():
                 run = self._pass(part)
                 parts = [factor.half(run.jacobian(block)) for block, factor in self.blocks]
-                outputs.append(run.outputs)
-                rows.append(torch.cat(parts, dim=-1).flatten(0, 1) * math.sqrt(self.operator.temperature))
+            outputs.append(run.outputs)
+            rows.append(torch.cat(parts, dim=-1).flatten(0, 1) * math.sqrt(self.operator.temperature))
         return torch.cat(outputs), torch.cat(rows)
+
+    def joint(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Outputs (N × C) and their joint covariance, (N·C) × (N·C), in float64: one block's Jacobian at a time."""
+        size = first_tensor(x).shape[0] * self.num_outputs
+        largest = max(block.size for block, _ in self.blocks)
+        if size * largest > _JOINT_NUMBERS:
+            raise ArgumentError(
+                f"the joint covariance of {size} outputs needs their Jacobian in a block of {largest:,} parameters, "
+                f"{size * largest * 4 / 2**30:.1f} GiB; ask for fewer rows at once, or use output_functions()."
+            )
+        total = torch.zeros(size, size, dtype=torch.float64, device=self.target.device)
+        outputs: list[Tensor] = []
+        for block, factor in self.blocks:
+            rows, outputs = [], []
+            step = max(1, _NUMBERS // (self.num_outputs * block.size))
+            for _, part in self.chunks(x, min(step, batch_size)):
+                with self.capture.attached():
+                    run = self._pass(part)
+                    rows.append(factor.half(run.jacobian(block)).flatten(0, 1))
+                outputs.append(run.outputs)
+            half = torch.cat(rows)
+            total += (half @ half.mT).double()
+        return torch.cat(outputs), self.operator.temperature * total
 
     def functions(self, x: Inputs, deltas: Sequence[Tensor], batch_size: int) -> Iterator[tuple[slice, Tensor]]:
         """f(x) + J(x) δ_s for displacements δ_s of θ (S × P), chunk by chunk: S × B × C."""
         places = tuple((e.start, e.stop) for e in self.capture.entries)
         rows = first_tensor(x).shape[0]
-        with self.capture.attached(), differentiable_twice(self.target.network):
-            for start in range(0, rows, batch_size):
-                at = slice(start, min(start + batch_size, rows))
-                part = map_tensors(lambda t, at=at: t[at].to(self.target.device), x)  # type: ignore[misc]
+        for start in range(0, rows, batch_size):
+            at = slice(start, min(start + batch_size, rows))
+            part = map_tensors(lambda t, at=at: t[at].to(self.target.device), x)  # type: ignore[misc]
+            with self.capture.attached(), differentiable_twice(self.target.network):
                 flow = self.capture.run(part, layers=())
                 products = JacobianProducts(flow.outputs, self.capture.parameters(), self.capture.entries)
-                made = [flow.outputs.detach() + products.forward(take(delta, places)) for delta in deltas]
-                yield at, torch.stack(made)
+                made = torch.stack([flow.outputs.detach() + products.forward(take(d, places)) for d in deltas])
+            yield at, made
 
     # ------------------------------------------------------------------ what the likelihood learns
 

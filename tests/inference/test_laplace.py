@@ -166,7 +166,7 @@ def test_what_tune_refuses():
         tp.Laplace(tune=tp.Tune("layer", every=1))
     with pytest.raises(ArgumentError, match="`noise` can be chosen for Normal"):
         tp.fit(target, tp.Laplace(curvature=tp.Dense(), tune=tp.Tune("layer", noise=True)), data)
-    with pytest.raises(ArgumentError, match="changes within it"):
+    with pytest.raises(ArgumentError, match=r'"parameter" needs a curvature'):
         tp.fit(target, tp.Laplace(curvature=tp.KFAC(), tune="parameter"), data)
     heavy = tp.Target(net, tp.Categorical(), tp.StudentTPrior(5.0, 1.0))
     with pytest.raises(ArgumentError, match="Gaussian prior"):
@@ -392,10 +392,8 @@ def test_ensemble_members_are_those_of_single_runs():
     for component in one_by_one.posterior.components:
         alone.append(tp.Fitted(target, component, one_by_one.info).predict(x, by="probit").probs)
     assert torch.allclose(mixed, torch.stack(alone).mean(0), atol=1e-12)
-    noisy = tp.Target(nn.Linear(3, 1, dtype=F64), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
-    method = tp.Ensemble(tp.Laplace(NEWTON, tp.Dense(), tune=tp.Tune("layer", noise=True)), 2)
-    with pytest.raises(ArgumentError, match="different noise levels"):
-        tp.fit(noisy, method, polynomial(), steps=3)
+    with pytest.raises(ArgumentError, match="would choose different ones"):
+        tp.Ensemble(tp.Laplace(NEWTON, tp.Dense(), tune=tp.Tune("layer", noise=True)), 2)
 
 
 def test_bad_input():
@@ -406,7 +404,9 @@ def test_bad_input():
     with pytest.raises(ArgumentError, match="`base`"):
         tp.Laplace("MAP")
     with pytest.raises(ArgumentError, match="must find a point"):
-        tp.fit(target, tp.Laplace(tp.Ensemble(tp.MAP(), 2)), data, steps=1)
+        tp.Laplace(tp.Ensemble(tp.MAP(), 2))
+    with pytest.raises(ArgumentError, match="`on` must name"):
+        tp.Laplace(on=3)
     with pytest.raises(ArgumentError, match="vector for Laplace"):
         tp.fit(target, tp.Laplace(), data, start=torch.zeros(2, 45, dtype=F64))
 
@@ -440,3 +440,62 @@ def test_indefinite_hessian_is_an_error_and_not_repaired():
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(3.0))
     with pytest.raises(NumericalError, match="positive definite"):
         tp.fit(target, tp.Laplace(curvature=tp.Dense(kind="hessian")), data, start=2 * torch.ones(45, dtype=F64))
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (tp.Laplace(tp.MAP(), on="heed"), "`on` must name"),
+        (tp.Laplace(tp.MAP(), tp.Dense(limit=10)), "`limit`"),
+        (tp.Laplace(tp.MAP(), tp.KFAC(), on=tp.LargestVariance(3)), "single weights"),
+        (tp.Laplace(tp.MAP(), tp.Dense(), on=tp.LargestMagnitude(99)), "`size` must be at most"),
+        (tp.Laplace(tp.MAP(), tp.LowRank(45)), "`rank` must be below"),
+        (tp.Laplace(tp.MAP(), tp.KFAC(), tune="parameter"), '"parameter" needs'),
+        (tp.Laplace(tp.MAP(), tune=tp.Tune("layer", noise=True)), "`noise` can be chosen"),
+    ],
+)
+def test_what_must_fail_fails_before_training(method, message, monkeypatch):
+    net, data = small_classifier()
+    monkeypatch.setattr(tp.MAP, "step", lambda *_: pytest.fail("it trained first"))
+    with pytest.raises(ArgumentError, match=message):
+        tp.fit(tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0)), method, data, steps=5)
+
+
+def test_priors_and_temperatures_that_must_fail_fail_before_training(monkeypatch):
+    net, data = small_classifier()
+    monkeypatch.setattr(tp.MAP, "step", lambda *_: pytest.fail("it trained first"))
+    kinked = tp.Target(net, tp.Categorical(), tp.LaplacePrior(1.0))
+    with pytest.raises(ArgumentError, match="must be smooth"):
+        tp.fit(kinked, tp.Laplace(tp.MAP()), data, steps=5)
+    cold = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0), temperature=0.5)
+    with pytest.raises(ArgumentError, match="`tune`: the evidence is defined at temperature 1"):
+        tp.fit(cold, tp.Laplace(tp.MAP(), tune="layer"), data, steps=5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tp.Tune(reach=-1),
+        lambda: tp.Tune(until="a"),
+        lambda: tp.Tune(noise="x"),
+        lambda: tp.Tune(every=True),
+        lambda: tp.Tune(shift="a"),
+        lambda: tp.LowRank(3, tolerance=-1),
+        lambda: tp.KFAC(seed="a"),
+        lambda: tp.Dense(limit=-1),
+        lambda: tp.FunctionalLaplace(seed=-1),
+        lambda: tp.Laplace(tune="layers"),
+    ],
+)
+def test_arguments_are_checked(make):
+    with pytest.raises(ArgumentError, match="must be"):
+        make()
+
+
+def test_one_row_in_single_precision_with_a_precision_for_each_parameter():
+    for seed in range(3):
+        torch.manual_seed(seed)
+        target = tp.Target(tp.nn.MLP(2, [5], 1), tp.Normal(), tp.GaussianPrior(1.0))
+        method = tp.Laplace(tp.MAP(lr=1e-2), tp.Dense(), tune="parameter")
+        fitted = tp.fit(target, method, (torch.randn(1, 2), torch.randn(1, 1)), steps=50)
+        assert bool(torch.isfinite(fitted.predict(torch.randn(3, 2)).std()).all())

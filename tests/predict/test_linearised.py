@@ -13,13 +13,8 @@ from torch import nn
 
 import temperance as tp
 from temperance.errors import ArgumentError
-from temperance.predict.linearised import (
-    bridge_concentration,
-    bridge_probabilities,
-    probit_probabilities,
-    root_of,
-    standard_points,
-)
+from temperance.predict.gaussian_sources import root_of, standard_points
+from temperance.predict.links import bridge_concentration, bridge_probabilities, probit_probabilities
 from temperance.testing import assert_moments
 
 F64 = torch.float64

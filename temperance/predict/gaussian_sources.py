@@ -1,0 +1,276 @@
+"""Outputs of the linearised network, Gaussian for every row: as points of each row's own Gaussian, or as draws of whole
+functions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from temperance.data.sources import Inputs, first_tensor
+from temperance.errors import ArgumentError
+from temperance.posteriors import LaplacePosterior, Mixture, Posterior, Process
+from temperance.predict.kernel import KernelLaw
+from temperance.predict.linear import LinearLaw
+from temperance.predict.source import Block
+from temperance.seeds import derive_seed
+from temperance.target import Target
+
+_BLOCK_BYTES = 2**25
+_KEEP_BYTES = 2**28
+_NOISE_POINTS = 16
+
+
+class Law(Protocol):
+    """A Gaussian law of the outputs."""
+
+    num_outputs: int
+
+    def moments(self, x: Inputs, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mean and covariance of each row."""
+
+    def joint(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Outputs, and the joint covariance of all of them."""
+
+    def functions(self, x: Inputs, deltas: Any, batch_size: int) -> Iterator[tuple[slice, Tensor]]:
+        """Displaced outputs."""
+
+    def learned_moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of what the likelihood learns."""
+
+
+def law_of(target: Target, posterior: Posterior, x: Inputs) -> Law:
+    """The law of a posterior's linearised outputs."""
+    if isinstance(posterior, LaplacePosterior):
+        return LinearLaw(target, posterior, x)
+    if isinstance(posterior, Process):
+        return KernelLaw(target, posterior, x)
+    raise ArgumentError(
+        f"`by`: linearised predictions need a Laplace posterior; this is a {type(posterior).__name__}. "
+        'Use by="network".'
+    )
+
+
+def standard_points(count: int, dimensions: int, like: Tensor, seed: int = 0) -> Tensor:
+    """``count`` quasi-random normal points whose mean is zero and whose covariance is the identity: exactly, where
+    there are more points than dimensions."""
+    if dimensions == 0:
+        return like.new_zeros(count, 0)
+    uniform = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=seed).draw(count, dtype=torch.float64)
+    points = torch.special.ndtri(uniform.clamp(1e-7, 1 - 1e-7))
+    if count > dimensions + 1:
+        points = points - points.mean(0)
+        root = torch.linalg.cholesky(points.mT @ points / count)
+        points = torch.linalg.solve_triangular(root, points.mT, upper=False).mT
+    return points.to(like)
+
+
+def root_of(covariance: Tensor) -> Tensor:
+    """A square root R with R Rᵀ = covariance (... × C × C), which may be singular."""
+    lower, info = torch.linalg.cholesky_ex(covariance)
+    bad = info != 0
+    if bool(bad.any()):
+        values, vectors = torch.linalg.eigh(covariance[bad])
+        lower[bad] = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+    return lower
+
+
+class Linearised:
+    """A posterior's network linearised, for inputs x: a law for each component of a mixture."""
+
+    def __init__(self, target: Target, posterior: Posterior, x: Inputs, batch_size: int) -> None:
+        self.target, self.x, self.batch_size = target, x, batch_size
+        self.parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
+        self.shares = posterior.shares() if isinstance(posterior, Mixture) else (1.0,)
+        self.laws = [law_of(target, part, x) for part in self.parts]
+        self.rows = first_tensor(x).shape[0]
+        self.num_outputs = self.laws[0].num_outputs
+
+
+class LinearisedSource(ABC):
+    """Shared by the sources here: rows, outputs, and ``each`` weighted members for every component."""
+
+    def __init__(self, linear: Linearised, each: int, seed: int) -> None:
+        self.linear, self.seed, self.each = linear, seed, each
+        self.target, self.x, self.batch_size = linear.target, linear.x, linear.batch_size
+        self.parts, self.shares, self.laws = linear.parts, linear.shares, linear.laws
+        self.rows, self.num_outputs = linear.rows, linear.num_outputs
+        self.weights = self._weights(torch.full((each,), 1.0 / each, dtype=torch.float64))
+
+    def _weights(self, members: Tensor) -> Tensor:
+        """Weights of all members, from those within a component."""
+        made = torch.cat([share * members for share in self.shares])
+        return (made / made.sum()).to(device=self.target.device, dtype=self.target.layout.dtype)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """See :class:`~temperance.predict.source.Source`."""
+
+    def _unflatten(self, learned: Tensor) -> dict[str, Tensor]:
+        """What the likelihood learns, S × L, by name."""
+        network = learned.new_zeros(len(learned), self.target.layout.network_size)
+        return self.target.layout.unflatten(torch.cat([network, learned], dim=1), "likelihood")
+
+
+class MarginalSource(LinearisedSource):
+    """Points of each row's own Gaussian; the moments are kept where they are small, and made anew where not."""
+
+    def __init__(self, linear: Linearised, each: int, seed: int) -> None:
+        super().__init__(linear, each, seed)
+        width = self.num_outputs * (self.num_outputs + 1) * self.target.layout.dtype.itemsize
+        self._kept: list[tuple[list[Tensor], list[Tensor]]] | None = None
+        if len(self.laws) * self.rows * width <= _KEEP_BYTES:
+            self._kept = list(self._moments())
+
+    def _moments(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Means and covariances for chunks of rows, one each for every component."""
+        walks = [law.moments(self.x, self.batch_size) for law in self.laws]
+        if len(walks) == 1:
+            for mean, covariance in walks[0]:
+                yield [mean], [covariance]
+            return
+        whole = [tuple(torch.cat(parts) for parts in zip(*walk, strict=True)) for walk in walks]
+        yield [mean for mean, _ in whole], [covariance for _, covariance in whole]
+
+    def moments(self) -> Iterator[tuple[slice, list[Tensor], list[Tensor]]]:
+        """Rows, then mean b × C and covariance b × C × C of each component."""
+        at = 0
+        size = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
+        step = max(1, _BLOCK_BYTES // size)
+        for means, covariances in self._moments() if self._kept is None else self._kept:
+            for low in range(0, len(means[0]), step):
+                high = min(low + step, len(means[0]))
+                yield slice(at + low, at + high), [m[low:high] for m in means], [c[low:high] for c in covariances]
+            at += len(means[0])
+
+    def blocks(self) -> Iterator[Block]:
+        """Each component has points of its own, so that what they miss averages out."""
+        size = self.target.layout.size - self.target.layout.network_size
+        like = self.weights
+        points = [standard_points(self.each, self.num_outputs + size, like, seed=k) for k in range(len(self.laws))]
+        drawn = []
+        for law, z in zip(self.laws, points, strict=True):
+            centre, spread = law.learned_moments()
+            drawn.append(centre + z[:, self.num_outputs :] @ root_of(spread).mT)
+        learned = self._unflatten(torch.cat(drawn))
+        for rows, means, covariances in self.moments():
+            made = [
+                mean + torch.einsum("bij,sj->sbi", root_of(covariance), z[:, : self.num_outputs])
+                for mean, covariance, z in zip(means, covariances, points, strict=True)
+            ]
+            yield rows, torch.cat(made), learned
+
+
+class GaussianSource(LinearisedSource):
+    """For Gaussian noise: the mean of each row with its epistemic variance, for some values of a learned noise."""
+
+    def __init__(self, inner: MarginalSource) -> None:
+        self.inner = inner
+        centre, spread = inner.laws[0].learned_moments()
+        points, shares = _noise_points(len(centre), centre) if bool((spread > 0).any()) else (None, torch.ones(1))
+        super().__init__(inner.linear, len(shares), inner.seed)
+        self.weights = self._weights(shares.double())
+        self.points = centre.new_zeros(1, len(centre)) if points is None else points
+
+    def blocks(self) -> Iterator[Block]:
+        """Outputs are the means; ``learned`` also has the variance and, for several outputs, the covariance."""
+        for rows, means, covariances in self.inner.moments():
+            outputs, variances, matrices, drawn = [], [], [], []
+            for law, mean, covariance in zip(self.laws, means, covariances, strict=True):
+                centre, spread = law.learned_moments()
+                drawn.append(centre + self.points @ root_of(spread).mT if len(centre) else self.points)
+                outputs.append(mean.expand(self.each, *mean.shape))
+                variance = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
+                variances.append(variance.expand(self.each, *variance.shape))
+                matrices.append(covariance.expand(self.each, *covariance.shape))
+            learned = self._unflatten(torch.cat(drawn))
+            learned["epistemic"] = torch.cat(variances)
+            if self.num_outputs > 1:
+                learned["covariance"] = torch.cat(matrices)
+            yield rows, torch.cat(outputs), learned
+
+
+def _noise_points(dimensions: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the average over log noise: Gauss–Hermite for one scale, quasi-random points for several."""
+    if dimensions == 1:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NOISE_POINTS)
+        return torch.as_tensor(nodes).to(like).unsqueeze(1), torch.as_tensor(weights / weights.sum())
+    count = max(_NOISE_POINTS, 2 * dimensions + 2)
+    return standard_points(count, dimensions, like), torch.full((count,), 1.0 / count, dtype=torch.float64)
+
+
+class FunctionSource(LinearisedSource):
+    """Draws of functions: f(x) + J(x) δ_s, one δ_s for all rows."""
+
+    _kept: list[Block] | None = None
+
+    @cached_property
+    def _deltas(self) -> list[Sequence[Tensor]]:
+        """For each component, displacements of θ."""
+        made: list[Sequence[Tensor]] = []
+        for k, (part, law) in enumerate(zip(self.parts, self.laws, strict=True)):
+            seed = derive_seed(self.seed, "component", k)
+            if isinstance(part, LaplacePosterior):
+                made.append(_Displacements(part, self.each, seed))
+            else:
+                assert isinstance(law, KernelLaw)
+                made.append(law.function_draws(self.each, seed))
+        return made
+
+    @cached_property
+    def _learned(self) -> dict[str, Tensor]:
+        size = self.target.layout.network_size
+        if size == self.target.layout.size:
+            return {}
+        rows: list[Tensor] = []
+        for part, deltas in zip(self.parts, self._deltas, strict=True):
+            mean: Tensor = part.mean  # type: ignore[attr-defined]
+            rows.extend(mean[size:] + delta[size:] for delta in deltas)
+        return self._unflatten(torch.stack(rows))
+
+    def blocks(self) -> Iterator[Block]:
+        """See :class:`~temperance.predict.source.Source`. Outputs are kept where they are small."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        size = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
+        step = max(1, min(self.batch_size, _BLOCK_BYTES // size))
+        walks = [law.functions(self.x, deltas, step) for law, deltas in zip(self.laws, self._deltas, strict=True)]
+        made: list[Block] | None = [] if size * self.rows <= _KEEP_BYTES else None
+        for pieces in zip(*walks, strict=True):
+            block = pieces[0][0], torch.cat([outputs for _, outputs in pieces]), self._learned
+            if made is not None:
+                made.append(block)
+            yield block
+        self._kept = made
+
+
+class _Displacements(Sequence[Tensor]):
+    """θ_s − θ* for draws θ_s: kept together where they are small, and made one by one, anew each time, where not."""
+
+    def __init__(self, posterior: LaplacePosterior, draws: int, seed: int) -> None:
+        self.posterior, self.nodes = posterior, posterior.nodes(draws, seed)
+        self._kept: dict[int, Tensor] | None = None
+        if draws * posterior.size * posterior.mean.element_size() <= _KEEP_BYTES:
+            self._kept = {}
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, k: Any) -> Any:
+        if not 0 <= k < len(self):
+            raise IndexError(k)
+        if self._kept is not None and k in self._kept:
+            return self._kept[k]
+        made = self.nodes.fetch(k, k + 1)[0][0] - self.posterior.mean
+        if self._kept is not None:
+            self._kept[k] = made
+        return made
