@@ -95,6 +95,11 @@ class On(Inference[OnState]):
         """As the method does."""
         return self.method.needs_held_out
 
+    @property
+    def alone(self) -> bool:
+        """As the method is."""
+        return self.method.alone
+
     def check_run(self, steps: int) -> None:
         """As the method does."""
         self.method.check_run(steps)
