@@ -16,6 +16,7 @@ matplotlib.use("Agg")  # needs no screen
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+_ACROSS = 3  # panels side by side
 COLOURS = {"test": "#1b6ca8", "noisy": "#d98c21", "shuffled": "#b3344a"}
 
 
@@ -30,11 +31,15 @@ def draw_figures(shown: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[s
 
 
 def _save(path: Path, shown: Mapping[str, Mapping[str, Any]], draw: Any) -> str:
-    figure, axes = plt.subplots(1, len(shown), figsize=(4.2 * len(shown), 3.9), sharey=True, squeeze=False)
+    across = min(_ACROSS, len(shown))
+    down = -(-len(shown) // across)
+    figure, axes = plt.subplots(down, across, figsize=(4.2 * across, 3.7 * down), sharey=True, squeeze=False)
     words = ""
-    for axis, (name, predictions) in zip(axes[0], shown.items(), strict=True):
+    for axis, (name, predictions) in zip(axes.flat, shown.items(), strict=False):
         words = draw(axis, predictions)
         axis.set_title(name)
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
     axes[0][-1].legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -153,10 +153,10 @@ class Laplace(Inference[LaplaceState], Stackable):
                 "both out, or give a base: Laplace(MAP(lr=1e-3), ...)."
             )
 
-    def keep_in(self, state: LaplaceState, folder: Path) -> None:
-        """As the base does."""
+    def keep_in(self, state: Any, folder: Path) -> None:
+        """As the base does; the state of all members at once is the base's own."""
         if self.base is not None:
-            self.base.keep_in(state.base, folder)
+            self.base.keep_in(state.base if isinstance(state, LaplaceState) else state, folder)
 
     def cost(self) -> Cost:
         """A step is the base's; the curvature pass comes once, after the last."""

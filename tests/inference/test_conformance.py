@@ -17,6 +17,11 @@ class OwnOptimizer(torch.optim.SGD):
     """An optimiser that the library does not know, so it gets tensors of the network's shapes."""
 
 
+def matrices(name, parameter):
+    """A part of every network of the battery."""
+    return parameter.dim() >= 2
+
+
 MOMENTUM = {"momentum": 0.9}
 SGD = torch.optim.SGD
 FAST = tp.MAP(lr=0.1, optimizer=SGD, optimizer_args=MOMENTUM)
@@ -47,12 +52,12 @@ TABLE = {
     "Laplace, low rank": (tp.Laplace(FAST, tp.LowRank(2)), {"steps": 3}),
     "Laplace, tuned while training": (
         tp.Laplace(FAST, tp.Dense(), tune=tp.Tune("layer", noise=True, every=1)),
-        {"steps": 3},
+        {"steps": 3, "temperatures": (1.0,)},
     ),
     "Ensemble of Laplace, batched": (tp.Ensemble(tp.Laplace(FAST, tp.KFAC()), 3, batched=True), {"steps": 3}),
     "Ensemble of Laplace, one by one": (tp.Ensemble(tp.Laplace(FAST, tp.Dense()), 2, batched=False), {"steps": 3}),
     "On, Laplace": (tp.On(tp.last_layer, tp.Laplace(FAST, tp.Dense())), {"steps": 3}),
-    "On, a sampler": (tp.On("*weight", tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1)), {"steps": 4}),
+    "On, a sampler": (tp.On(matrices, tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1)), {"steps": 4}),
     "SGLD": (tp.SGLD(lr=0.03), SETTLED),
     "SGHMC": (tp.SGHMC(lr=0.04, momentum=0.95), SETTLED),
     "SGHMC, preconditioned": (
