@@ -109,8 +109,9 @@ class On(Inference[OnState]):
         self._inner.keep_in(state.inner, folder)
 
     def cost(self) -> Cost:
-        """That of the method, of a shorter θ."""
-        return self.method.cost()
+        """That of the method, of a shorter θ, and the θ that the rest stays at."""
+        each = self.method.cost()
+        return each if isinstance(self.method, Laplace) else Cost(each.gradients_per_step, each.copies_of_theta + 1)
 
     def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> OnState:
         """See :class:`Inference`."""
