@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from temperance import scores, store
 from temperance.data.data import Data
 from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.inference.evidence import Tune, evidence_gradient
 from temperance.likelihoods import Categorical
 from temperance.posteriors import Draws, LaplacePosterior, Mixture, Posterior
 from temperance.predict import ClassPredictive, Predictive, predict
@@ -115,6 +116,13 @@ class Fitted:
         if not isinstance(self.posterior, LaplacePosterior):
             raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
         return self.posterior.log_evidence(tolerance)
+
+    def evidence_gradient(self, prior: str | None = "layer", noise: bool = False) -> dict[str, float]:
+        """How the log evidence of a Laplace posterior changes with the log precision of the prior, of all parameters
+        (``"scalar"``) or of each layer by name, and with the log of the noise scale (``"noise"``)."""
+        if not isinstance(self.posterior, LaplacePosterior):
+            raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
+        return evidence_gradient(self.target, self.posterior, Tune(prior, noise=noise))  # type: ignore[arg-type]
 
     def save(self, path: str | Path) -> None:
         """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all.

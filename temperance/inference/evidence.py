@@ -235,6 +235,22 @@ def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float
     return Choice(factors, float(best[1][count]) if tune.noise else 0.0, -best[0])
 
 
+def evidence_gradient(target: Target, posterior: LaplacePosterior, tune: Tune) -> dict[str, float]:
+    """∂ log Z / ∂ log (prior precision) of each group (``"all"``, or a layer's name) and ∂ log Z / ∂ log σ
+    (``"noise"``), at the hyperparameters of ``posterior``."""
+    if tune.prior == "parameter":
+        raise ArgumentError('`prior` must be "scalar" or "layer" for a gradient by name; got "parameter".')
+    group, count = groups_of(target, tune)
+    free = torch.zeros(count + int(tune.noise), dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        noise = free[count] if tune.noise else None
+        value = Evidence(posterior, group, tune.shift)(free[:count].to(posterior.mean.device), noise)
+        (slope,) = torch.autograd.grad(value, free)
+    modules = dict.fromkeys(e.name.rpartition(".")[0] for e in target.layout.network_entries)
+    names = {"scalar": ["all"], "layer": list(modules)}.get(tune.prior or "", [])
+    return dict(zip([*names, *(["noise"] if tune.noise else [])], slope.tolist(), strict=True))
+
+
 def _weakest(posterior: LaplacePosterior, precision: Tensor) -> Tensor:
     """How far, in log, each precision may fall before rounding in a dense block of the posterior's dtype drowns it."""
     made = torch.full_like(precision, -math.inf)

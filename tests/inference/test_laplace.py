@@ -105,6 +105,28 @@ def test_evidence_gradient_is_that_of_finite_differences():
         assert float(evidence(torch.zeros(2, dtype=F64))) == pytest.approx(fitted.log_evidence(), abs=1e-6)
 
 
+def test_evidence_gradient_by_name():
+    """On a linear model it is the slope of the evidence of refitted models, and zero at the chosen hyperparameters."""
+
+    def fitted(log_alpha=0.0, log_noise=0.0, **options):
+        target = linear_target(0.1 * math.exp(log_noise), math.exp(-0.5 * log_alpha))
+        return tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), **options), polynomial(), steps=5)
+
+    slopes = fitted().evidence_gradient("scalar", noise=True)
+    step = 1e-3
+    alpha = (fitted(step).log_evidence() - fitted(-step).log_evidence()) / (2 * step)
+    noise = (fitted(0.0, step).log_evidence() - fitted(0.0, -step).log_evidence()) / (2 * step)
+    assert slopes == pytest.approx({"all": alpha, "noise": noise}, rel=1e-4)
+    chosen = fitted(tune=tp.Tune("scalar", noise=True)).evidence_gradient("scalar", noise=True)
+    assert max(abs(value) for value in chosen.values()) < 1e-3
+    net, data = small_classifier()
+    target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
+    by_layer = tp.fit(target, tp.Laplace(NEWTON), data, steps=5).evidence_gradient()
+    assert list(by_layer) == ["0", "2"]
+    with pytest.raises(ArgumentError, match="does not estimate"):
+        tp.fit(target, tp.MAP(), data, steps=1).evidence_gradient()
+
+
 def test_tuned_evidence_is_that_of_the_tuned_target():
     """Retuning needs no pass over the data, yet equals a fresh Laplace at the same θ under the new prior."""
     net, data = small_classifier()
