@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +13,8 @@ from torch import Tensor
 
 from temperance.curvature.general import GeneralGradients
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix, chunk
-from temperance.curvature.sweep import BatchGradients
-from temperance.errors import NumericalError
+from temperance.curvature.sweep import BatchGradients, Sweep
+from temperance.errors import NumericalError, TemperanceWarning
 from temperance.linalg.blocks import (
     Block,
     DenseBlock,
@@ -20,6 +22,7 @@ from temperance.linalg.blocks import (
     Places,
 )
 
+_MANY_COLUMNS = 256  # more outputs than these make an exact pass slow enough to say so
 CHUNK = 2**26  # numbers of per-example gradients held at once
 
 
@@ -251,3 +254,43 @@ class DenseAccumulator(Accumulator):
     def blocks(self) -> list[Block]:
         """See :class:`Accumulator`."""
         return [DenseBlock(self.places, check_finite(self.matrix, self.source.name))]
+
+
+def visitor(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGradients], None]:
+    """A visitor that hands every batch and column to the accumulators."""
+    by_layer = [a for a in accumulators if a.source.needs_layers()]
+    by_rest = [a for a in accumulators if not a.source.needs_layers()]
+
+    def visit(batch: BatchGradients) -> None:
+        if sweep.kind == "ggn" and batch.flow.outputs.shape[-1] > _MANY_COLUMNS:
+            warnings.warn(
+                f"an exact pass takes one backward pass for each of the {batch.flow.outputs.shape[-1]} outputs; "
+                'kind="monte-carlo" takes one in all.',
+                TemperanceWarning,
+                stacklevel=2,
+            )
+        with torch.no_grad():
+            for accumulator in accumulators:
+                accumulator.begin(batch)
+        for column in batch.cotangents:
+            gradients = batch.flow.gradients(column) if sweep.capture.layers else []
+            with torch.no_grad():
+                for accumulator in by_layer:
+                    accumulator.column(batch, gradients, column)
+            for accumulator in by_rest:
+                accumulator.column(batch, gradients, column)
+        with torch.no_grad():
+            for accumulator in accumulators:
+                accumulator.end(batch)
+
+    return visit
+
+
+def sources_of(sweep: Sweep) -> list[LayerSource | RestSource]:
+    """Every layer with a rule, then every module without, as sources of per-example gradients."""
+    layers: list[LayerSource | RestSource] = [LayerSource(k, layer) for k, layer in enumerate(sweep.capture.layers)]
+    rest = [
+        RestSource(name or ", ".join(e.name for e in general.entries), general)
+        for name, general in sweep.general.items()
+    ]
+    return [*layers, *rest]

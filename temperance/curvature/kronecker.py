@@ -12,7 +12,8 @@ from temperance.curvature.accumulate import CHUNK, Accumulator, GradientSquares,
 from temperance.curvature.layers import EmbeddingLayer, Matrix, chunk
 from temperance.curvature.sweep import BatchGradients
 from temperance.errors import ArgumentError, TemperanceWarning
-from temperance.linalg.blocks import Block, KroneckerBlock, kronecker_block, take
+from temperance.linalg.blocks import Block, take
+from temperance.linalg.kronecker import KroneckerBlock, kronecker_block
 
 
 class KroneckerAccumulator(Accumulator):

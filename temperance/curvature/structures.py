@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +15,8 @@ from temperance.curvature.accumulate import (
     DenseAccumulator,
     DiagonalAccumulator,
     LayerSource,
-    RestSource,
+    sources_of,
+    visitor,
 )
 from temperance.curvature.capture import RuleBroken
 from temperance.curvature.kronecker import KroneckerAccumulator, WordAccumulator
@@ -24,16 +24,14 @@ from temperance.curvature.lanczos import check_rank, largest_directions
 from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.curvature.products import full_hessian
 from temperance.curvature.subsets import Subnetwork
-from temperance.curvature.sweep import BatchGradients, Kind, Sums, Sweep
+from temperance.curvature.sweep import Kind, Sums, Sweep
 from temperance.errors import ArgumentError, TemperanceWarning
-from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock, places_size
+from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock
 from temperance.posteriors.base import check_count
 from temperance.priors.base import check_positive
 from temperance.seeds import check_seed
 from temperance.target import Target
 from temperance.values import Value
-
-_COLUMNS = 256  # more outputs than these make an exact pass slow enough to say so
 
 
 @dataclass(frozen=True)
@@ -116,46 +114,6 @@ class Curvature(Value, ABC):
             raise ArgumentError(self._single_weights())
 
 
-def _visit(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGradients], None]:
-    """A visitor that hands every batch and column to the accumulators."""
-    by_layer = [a for a in accumulators if a.source.needs_layers()]
-    by_rest = [a for a in accumulators if not a.source.needs_layers()]
-
-    def visit(batch: BatchGradients) -> None:
-        if sweep.kind == "ggn" and batch.flow.outputs.shape[-1] > _COLUMNS:
-            warnings.warn(
-                f"an exact pass takes one backward pass for each of the {batch.flow.outputs.shape[-1]} outputs; "
-                'kind="monte-carlo" takes one in all.',
-                TemperanceWarning,
-                stacklevel=2,
-            )
-        with torch.no_grad():
-            for accumulator in accumulators:
-                accumulator.begin(batch)
-        for column in batch.cotangents:
-            gradients = batch.flow.gradients(column) if sweep.capture.layers else []
-            with torch.no_grad():
-                for accumulator in by_layer:
-                    accumulator.column(batch, gradients, column)
-            for accumulator in by_rest:
-                accumulator.column(batch, gradients, column)
-        with torch.no_grad():
-            for accumulator in accumulators:
-                accumulator.end(batch)
-
-    return visit
-
-
-def _sources(sweep: Sweep) -> list[LayerSource | RestSource]:
-    """Every layer with a rule, then every module without, as sources of per-example gradients."""
-    layers: list[LayerSource | RestSource] = [LayerSource(k, layer) for k, layer in enumerate(sweep.capture.layers)]
-    rest = [
-        RestSource(name or ", ".join(e.name for e in general.entries), general)
-        for name, general in sweep.general.items()
-    ]
-    return [*layers, *rest]
-
-
 def _size(target: Target, names: list[str] | None) -> int:
     """How many parameters of the network are random."""
     return sum(e.size for e in target.layout.network_entries if names is None or e.name in names)
@@ -200,8 +158,8 @@ class Dense(Curvature):
         _check_dense(size, self.limit, "the network", layout.dtype.itemsize)
         if self.kind == "hessian":
             return full_hessian(sweep, problem.index)
-        accumulator = DenseAccumulator(_sources(sweep), problem.index, problem.prior_precision)
-        sums = sweep.add_up(_visit(sweep, [accumulator]))
+        accumulator = DenseAccumulator(sources_of(sweep), problem.index, problem.prior_precision)
+        sums = sweep.add_up(visitor(sweep, [accumulator]))
         return accumulator.blocks(), sums
 
 
@@ -216,8 +174,8 @@ class Diagonal(Curvature):
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
         sweep = problem.sweep
-        accumulators: list[Accumulator] = [DiagonalAccumulator(source) for source in _sources(sweep)]
-        sums = sweep.add_up(_visit(sweep, accumulators))
+        accumulators: list[Accumulator] = [DiagonalAccumulator(source) for source in sources_of(sweep)]
+        sums = sweep.add_up(visitor(sweep, accumulators))
         found = [block for a in accumulators for block in a.blocks()]
         whole = torch.zeros_like(problem.prior_precision)
         for block in found:
@@ -260,11 +218,11 @@ class BlockDiagonal(Curvature):
         """See :class:`Curvature`."""
         self._refuse_index(problem)
         sweep = problem.sweep
-        sources = _sources(sweep)
+        sources = sources_of(sweep)
         for source in sources:
             _check_dense(source.size, self.limit, f"layer {source.name!r}", sweep.target.layout.dtype.itemsize)
         accumulators: list[Accumulator] = [DenseAccumulator([s], None, problem.prior_precision) for s in sources]
-        sums = sweep.add_up(_visit(sweep, accumulators))
+        sums = sweep.add_up(visitor(sweep, accumulators))
         return [block for a in accumulators for block in a.blocks()], sums
 
 
@@ -298,7 +256,7 @@ class KFAC(Curvature):
     def _accumulators(self, problem: Problem) -> tuple[list[Accumulator], list[str]]:
         made: list[Accumulator] = []
         fallen: list[str] = []
-        for source in _sources(problem.sweep):
+        for source in sources_of(problem.sweep):
             layer: Layer | None = source.layer if isinstance(source, LayerSource) else None
             if isinstance(layer, EmbeddingLayer):
                 assert isinstance(source, LayerSource)
@@ -322,7 +280,7 @@ class KFAC(Curvature):
         self._refuse_index(problem)
         sweep = problem.sweep
         accumulators, fallen = self._accumulators(problem)
-        sums = sweep.add_up(_visit(sweep, accumulators))
+        sums = sweep.add_up(visitor(sweep, accumulators))
         if fallen:  # said after the pass, which may have found out more of them
             warnings.warn(
                 f"{type(self).__name__} has no Kronecker rule for {', '.join(fallen)}; these get the treatment named, "
@@ -339,7 +297,7 @@ class KFAC(Curvature):
         if self.corrected:
             corrections = [a.correction() for a in accumulators]
             for batch in sweep.batches("eigenvalues"):
-                _visit(sweep, [c for c in corrections if c is not None])(batch)
+                visitor(sweep, [c for c in corrections if c is not None])(batch)
             made: list[Block] = []
             for accumulator, correction in zip(accumulators, corrections, strict=True):
                 made.extend(accumulator.blocks() if correction is None else correction.blocks())
@@ -411,17 +369,3 @@ def check_curvature(value: Any) -> None:
     """A :class:`Curvature`, or an error."""
     if not isinstance(value, Curvature):
         raise ArgumentError(f"`curvature` must be a structure such as KFAC(), Diagonal() or Dense(); got {value!r}.")
-
-
-__all__ = [
-    "EKFAC",
-    "KFAC",
-    "BlockDiagonal",
-    "Curvature",
-    "Dense",
-    "Diagonal",
-    "LowRank",
-    "Problem",
-    "check_curvature",
-    "places_size",
-]

@@ -20,15 +20,8 @@ from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.curvature.products import JacobianProducts, differentiable_twice
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.errors import ArgumentError
-from temperance.linalg.blocks import (
-    Block,
-    DiagonalBlock,
-    Factor,
-    KroneckerBlock,
-    KroneckerFactor,
-    matrix_output_covariance,
-    take,
-)
+from temperance.linalg.blocks import Block, DiagonalBlock, Factor, take
+from temperance.linalg.kronecker import KroneckerBlock, KroneckerFactor, matrix_output_covariance
 from temperance.posteriors import LaplacePosterior
 from temperance.target import Target
 
