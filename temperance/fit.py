@@ -271,6 +271,7 @@ class _Loop:
                     epoch=epoch,
                     progress=step / self.total,
                     total_steps=self.total,
+                    steps_per_epoch=self.per_epoch,
                     held_out=self.held_out,
                     whole=self.data,
                 )
@@ -283,6 +284,8 @@ class _Loop:
         self.epoch_loss[0] += info.loss
         if "held_out_score" in info.metrics:
             self.info.held_out_scores.append(info.metrics["held_out_score"])
+        if "elbo" in info.metrics:
+            self.info.elbos.append(info.metrics["elbo"])
         self.epoch_loss[1] += 1
         if batch.last:
             self.info.losses.append(self.epoch_loss[0] / self.epoch_loss[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from temperance.errors import ArgumentError, CorruptRunError, MismatchError, Sto
 from temperance.inference.evidence import Tune, evidence_gradient
 from temperance.likelihoods import Categorical
 from temperance.posteriors import Draws, LaplacePosterior, Mixture, Posterior
+from temperance.posteriors.base import check_count
 from temperance.predict import ClassPredictive, Predictive, predict
 from temperance.rows import rows_file
+from temperance.seeds import check_seed
 from temperance.status import OK, Status
 from temperance.target import Target
 from temperance.theta import Layout
@@ -26,16 +29,25 @@ from temperance.values import Tensors, Value, decode, encode, moved
 
 @dataclass
 class RunInfo:
-    """How a run went: steps, seconds, the mean loss of each epoch (and, where it stops early, the mean held-out
-    log-likelihood), and how it ended."""
+    """How a run went: steps, seconds, the mean loss of each epoch (where it stops early, also the mean held-out
+    log-likelihood; where the method has one, the ELBO), and how it ended."""
 
     steps: int = 0
     total_steps: int = 0
     seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
     held_out_scores: list[float] = field(default_factory=list)
+    elbos: list[float] = field(default_factory=list)
     status: Status = OK
     data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """An evidence lower bound in nats, and the standard error of its Monte-Carlo average."""
+
+    value: float
+    standard_error: float
 
 
 @dataclass
@@ -123,6 +135,35 @@ class Fitted:
         if not isinstance(self.posterior, LaplacePosterior):
             raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
         return evidence_gradient(self.target, self.posterior, Tune(prior, noise=noise))  # type: ignore[arg-type]
+
+    def elbo(self, data: Any, *, draws: int = 100, seed: int = 0) -> Elbo:
+        """The evidence lower bound of the posterior q on ``data``, by averaging over draws of θ from q,
+
+            E_q[log p(D | θ) / λ + log p(θ) − log q(θ)] ≤ log p(D),
+
+        with its Monte-Carlo standard error. Of any posterior with a density: variational, SWAG, Laplace. (At a
+        temperature T the first two terms are divided by T.)
+        """
+        density = getattr(self.posterior, "log_prob", None)
+        if density is None:
+            raise ArgumentError(
+                f"the ELBO needs a posterior with a density; {type(self.posterior).__name__} of "
+                f"{type(self.method).__name__} has none."
+            )
+        if self.target.workspace.initial_buffers:
+            raise ArgumentError("the ELBO needs a likelihood of θ alone; batch norm makes it depend on its statistics.")
+        check_count(draws, "draws")
+        check_seed(seed)
+        known = Data.of(data).to(self.target.device)
+        terms = []
+        with torch.no_grad():
+            theta = self.posterior.sample(draws, seed)
+            for rows in theta.split(max(1, min(draws, 2**24 // self.target.layout.size))):
+                log_joint = self.target.log_density(rows.to(self.target.device), known)
+                terms.append(log_joint.double().cpu() - density(rows).double().cpu())
+        values = torch.cat(terms)
+        error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.inf
+        return Elbo(float(values.mean()), error)
 
     def save(self, path: str | Path) -> None:
         """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all.

@@ -41,6 +41,12 @@ NON_FINITE_THETA = Status(
     "Lower the learning rate, or use a preconditioner (tp.Layerwise()).",
     ok=False,
 )
+INFINITE_ELBO = Status(
+    "infinite-elbo",
+    "the ELBO became NaN or infinite.",
+    "Lower the learning rate or `initial_scale`; a prior whose density is zero where q has mass has no ELBO.",
+    ok=False,
+)
 DIVERGED = Status(
     "diverged",
     "the loss grew more than 10,000 times beyond where it started.",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -131,6 +132,14 @@ class Target:
             )
         made = copy.copy(self)
         made.likelihood = likelihood
+        return made
+
+    def with_network(self, network: nn.Module, moving: Sequence[str] = ()) -> Target:
+        """The same problem with another module of the same parameters; ``moving`` names buffers of it that belong to a
+        setting of the weights."""
+        made = copy.copy(self)
+        made.workspace = self.workspace.with_network(network, moving)
+        made._compiled_stack = made._compiled_network = None
         return made
 
     def with_temperature(self, temperature: float) -> Target:
@@ -253,8 +262,17 @@ class Target:
 
     # ------------------------------------------------------------------ the density
 
-    def gradient(self, theta: Tensor, batch: Batch, grad: Tensor, buffers: dict[str, Tensor] | None = None) -> Tensor:
-        """Write ∇G̃(θ) into ``grad``; return the batch's mean negative log-likelihood. The hot path: no copies."""
+    def gradient(
+        self,
+        theta: Tensor,
+        batch: Batch,
+        grad: Tensor,
+        buffers: dict[str, Tensor] | None = None,
+        *,
+        prior: bool = True,
+    ) -> Tensor:
+        """Write ∇G̃(θ) into ``grad``, or that of its data term alone; return the batch's mean negative log-likelihood.
+        The hot path: no copies."""
         self.workspace.attach(theta, grad, buffers)
         self.workspace.set_training(True)
         grad.zero_()
@@ -264,16 +282,18 @@ class Target:
             outputs = outputs.unsqueeze(-1)
         nll = self.likelihood.negative_log_likelihood(outputs, batch.y, self.workspace.learned) / batch.size
         (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
-        self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
+        if prior:
+            self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
         return nll.detach()
 
-    def stacked_gradient(self, theta: Tensor, batch: Batch, grad: Tensor) -> Tensor:
+    def stacked_gradient(self, theta: Tensor, batch: Batch, grad: Tensor, *, prior: bool = True) -> Tensor:
         """:meth:`gradient` for E members at once: θ and ``grad`` are E × P, the batch has E streams; E losses."""
         self.workspace.set_training(True)
         if self._compiled_stack is not None:
             gradient, losses = self._compiled_stack(theta, batch.x, batch.y)
             grad.copy_(gradient)
-            self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
+            if prior:
+                self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
             return losses
         leaves = self.workspace.stacked_leaves(theta)
         losses = self._stacked_losses(leaves, batch.x, batch.y)
@@ -281,7 +301,8 @@ class Target:
         gradients = torch.autograd.grad(scaled, list(leaves.values()))
         for entry, value in zip(self.layout.entries, gradients, strict=True):
             grad[:, entry.start : entry.stop] = value.reshape(len(theta), -1)
-        self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
+        if prior:
+            self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
         return losses.detach()
 
     def _stacked_gradient_of(self, theta: Tensor, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:

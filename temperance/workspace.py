@@ -70,6 +70,17 @@ class Workspace:
         made.detach()
         return made
 
+    def with_network(self, network: nn.Module, moving: Sequence[str]) -> Workspace:
+        """The same for another module with the same parameters, with some more buffers that move."""
+        made = copy.copy(self)
+        made.network = network
+        made.initial_buffers = dict(self.initial_buffers)
+        made.known_rules = {}
+        made._training = None
+        made.detach()
+        made.expect_moving(moving)
+        return made
+
     @property
     def device(self) -> torch.device:
         """Where the network is."""

@@ -186,6 +186,10 @@ class Capture:
         self.layers = [other for other in self.layers if other is not layer]
         self.rest.setdefault(layer.name, []).extend(layer.entries.values())
 
+    def repeats(self, layer: Layer) -> list[float]:
+        """For each call of ``layer`` in a pass, how many rows it was given for one of the batch."""
+        return self._repeats.get(layer.name, [])
+
     def recall(self) -> bool:
         """Do without :meth:`verify` where these parameters of this network have been through it before."""
         known = self.target.workspace.known_rules.get(tuple(self.names))

@@ -115,10 +115,10 @@ class Sweep:
                 flow = self.capture.run(moved.x)
                 self.num_outputs = flow.outputs.shape[-1]
                 rng = generator(self.seed, "curvature", k, device=self.target.device)
-                yield BatchGradients(moved.x, moved.y, flow, self._cotangents(flow.outputs.detach(), moved.y, rng))
+                yield BatchGradients(moved.x, moved.y, flow, self.cotangents(flow.outputs.detach(), moved.y, rng))
                 bar.advance_to(k + 1, float("nan"), last=k + 1 == steps)
 
-    def _cotangents(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
+    def cotangents(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
         """Columns, B × C each, of a root of the output Hessian."""
         likelihood = self.target.likelihood
         factor = self.target.likelihood_temperature**-0.5

@@ -68,6 +68,7 @@ class Batch:
     last: bool = False
     progress: float = 0.0
     total_steps: int | None = None
+    steps_per_epoch: int | None = None
     streams: int | None = None
     held_out: Data | None = None
     whole: Data | None = None

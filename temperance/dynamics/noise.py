@@ -119,9 +119,9 @@ _SIN = (
 
 def eager_pairs(pairs: int, keys: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
     """What ``normal.c`` computes, in PyTorch's wrapping 32-bit integers."""
-    k0, k1, k2 = (_signed(key) for key in keys)
-    y = _mix(torch.arange(pairs, dtype=torch.int32).add_(k0))
-    s, t = _mix(y ^ k1), _mix(y ^ k2)
+    k0, k1, k2 = (signed(key) for key in keys)
+    y = mix(torch.arange(pairs, dtype=torch.int32).add_(k0))
+    s, t = mix(y ^ k1), mix(y ^ k2)
     u = (s & 0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31)
     r = _log(u).mul_(-2.0).clamp_(min=0.0).sqrt_()
     v = t.float().mul_(2.0**-32)
@@ -129,15 +129,17 @@ def eager_pairs(pairs: int, keys: tuple[int, int, int]) -> tuple[Tensor, Tensor]
     return r * _polynomial(x, _COS), r * v * _polynomial(x, _SIN)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
+    """A 32-bit word as a signed integer."""
     return word - 2**32 if word >= 2**31 else word
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
+    """A hash of 32-bit integers, elementwise."""
     x = x ^ ((x >> 16) & 0xFFFF)  # masks, because the shift of a signed number copies its sign
     x = x * 0x7FEB352D
     x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * _signed(0x846CA68B)
+    x = x * signed(0x846CA68B)
     return x ^ ((x >> 16) & 0xFFFF)
 
 

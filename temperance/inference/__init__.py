@@ -9,24 +9,32 @@ from temperance.inference.ensemble import Ensemble
 from temperance.inference.evidence import Tune
 from temperance.inference.functional import FunctionalLaplace
 from temperance.inference.ggmc import GGMC
+from temperance.inference.ivon import IVON
 from temperance.inference.laplace import Laplace
 from temperance.inference.leimkuhler_matthews import LeimkuhlerMatthews
 from temperance.inference.map import MAP
+from temperance.inference.mc_dropout import MCDropout
 from temperance.inference.on import On
 from temperance.inference.psgld import PSGLD
 from temperance.inference.sampler import LangevinSampler, Layerwise, Sampler
 from temperance.inference.sghmc import SGHMC
 from temperance.inference.sgld import SGLD
 from temperance.inference.sgnht import SGNHT
+from temperance.inference.swag import SWAG
+from temperance.inference.variational import Variational
+from temperance.inference.vogn import VOGN
 
 __all__ = [
     "BAOAB",
     "GGMC",
+    "IVON",
     "MAP",
     "PSGLD",
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "SWAG",
+    "VOGN",
     "Anchored",
     "Collect",
     "Cost",
@@ -40,10 +48,12 @@ __all__ = [
     "Laplace",
     "Layerwise",
     "LeimkuhlerMatthews",
+    "MCDropout",
     "On",
     "Sampler",
     "Stackable",
     "Tune",
+    "Variational",
     "cosine",
     "flat",
     "glide",

@@ -1,18 +1,27 @@
 """Covariance operators."""
 
 from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock, LowRankBlock
-from temperance.linalg.covariance import Covariance, DenseCovariance, DiagonalCovariance, LowRankCovariance
+from temperance.linalg.covariance import (
+    BlockCovariance,
+    Covariance,
+    DenseCovariance,
+    DiagonalCovariance,
+    KroneckerCovariance,
+    LowRankCovariance,
+)
 from temperance.linalg.kronecker import KroneckerBlock
 from temperance.linalg.precision import PosteriorCovariance
 
 __all__ = [
     "Block",
+    "BlockCovariance",
     "Covariance",
     "DenseBlock",
     "DenseCovariance",
     "DiagonalBlock",
     "DiagonalCovariance",
     "KroneckerBlock",
+    "KroneckerCovariance",
     "LowRankBlock",
     "LowRankCovariance",
     "PosteriorCovariance",

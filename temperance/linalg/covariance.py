@@ -115,18 +115,19 @@ class LowRankCovariance(Covariance):
         """See :class:`Covariance`."""
         return self.variance + self.factor.square().sum(1)
 
-    def _capacitance(self) -> Tensor:
+    def capacitance(self) -> Tensor:
+        """I + Fᵀ D⁻¹ F."""
         scaled = self.factor / self.variance.unsqueeze(-1)
         return torch.eye(self.factor.shape[1], dtype=scaled.dtype, device=scaled.device) + self.factor.T @ scaled
 
     def log_det(self) -> Tensor:
         """log |D| + log |I + Fᵀ D⁻¹ F|."""
-        return self.variance.log().sum() + torch.linalg.slogdet(self._capacitance())[1]
+        return self.variance.log().sum() + torch.linalg.slogdet(self.capacitance())[1]
 
     def inverse_quadratic(self, delta: Tensor) -> Tensor:
         """See :class:`Covariance`."""
         inner = (delta / self.variance) @ self.factor
-        solved = torch.linalg.solve(self._capacitance(), inner.unsqueeze(-1)).squeeze(-1)
+        solved = torch.linalg.solve(self.capacitance(), inner.unsqueeze(-1)).squeeze(-1)
         return (delta.square() / self.variance).sum(-1) - (inner * solved).sum(-1)
 
 
@@ -175,6 +176,88 @@ class DenseCovariance(Covariance):
         """See :class:`Covariance`."""
         solved = torch.linalg.solve_triangular(self.cholesky, delta.reshape(-1, self.size).T, upper=False)
         return solved.square().sum(0).view(delta.shape[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerCovariance(Covariance):
+    """Σ = U ⊗ V over a matrix m × n read row by row: Cov(X_ab, X_cd) = U_ac V_bd, with U = A Aᵀ, V = B Bᵀ.
+
+    ``left`` A is m × m, ``right`` B is n × n, both lower triangular with a positive diagonal: X = A Z Bᵀ.
+
+    >>> KroneckerCovariance(torch.eye(2) * 2, torch.eye(3)).diagonal()
+    tensor([4., 4., 4., 4., 4., 4.])
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def __post_init__(self) -> None:
+        for factor in (self.left, self.right):
+            if not bool(torch.isfinite(factor).all()) or not bool((factor.diagonal() > 0).all()):
+                raise NumericalError("a triangular factor must be finite with a positive diagonal; this one is not.")
+
+    @property
+    def size(self) -> int:
+        """m n."""
+        return len(self.left) * len(self.right)
+
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """A Z Bᵀ, read row by row."""
+        noise = standard_normal(self.size, self.left, rng).view(len(self.left), len(self.right))
+        return (self.left @ noise @ self.right.T).reshape(-1)
+
+    def dense(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.kron(self.left @ self.left.T, self.right @ self.right.T)
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.outer(self.left.square().sum(1), self.right.square().sum(1)).reshape(-1)
+
+    def log_det(self) -> Tensor:
+        """2 n log |A| + 2 m log |B|."""
+        one, two = self.left.diagonal().log().sum(), self.right.diagonal().log().sum()
+        return 2 * len(self.right) * one + 2 * len(self.left) * two
+
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """‖A⁻¹ X B⁻ᵀ‖²."""
+        matrix = delta.reshape(-1, len(self.left), len(self.right))
+        solved = torch.linalg.solve_triangular(self.left, matrix, upper=False)
+        solved = torch.linalg.solve_triangular(self.right, solved.mT, upper=False)
+        return solved.square().sum((-1, -2)).view(delta.shape[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCovariance(Covariance):
+    """Independent pieces of θ one after the other, each with a covariance of its own."""
+
+    blocks: tuple[Covariance, ...]
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return sum(block.size for block in self.blocks)
+
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.cat([block.draw(rng) for block in self.blocks])
+
+    def dense(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.block_diag(*[block.dense() for block in self.blocks])
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.cat([block.diagonal() for block in self.blocks])
+
+    def log_det(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.stack([block.log_det() for block in self.blocks]).sum()
+
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        pieces = delta.split([block.size for block in self.blocks], dim=-1)
+        return torch.stack([b.inverse_quadratic(p) for b, p in zip(self.blocks, pieces, strict=True)]).sum(0)
 
 
 def standard_normal(size: int, like: Tensor, rng: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""The samplers as ``torch.optim.Optimizer``, for people with a training loop of their own.
+"""The samplers, and natural-gradient VI, as ``torch.optim.Optimizer``, for people with a training loop of their own.
 
 Replace the optimiser, keep the loop; after a while, keep a copy of the weights now and then: each is a draw from
 exp(−U(θ)/T). Average the *probabilities* of the draws. The gradients are those of the mean loss over a batch, as
@@ -6,27 +6,36 @@ everyone's cross-entropy gives them; the optimiser has to be told N, the size of
 
     optimizer = temperance.optim.SGHMC(net.parameters(), lr=0.1, num_data=50_000, momentum=0.9)
 
+``IVON`` and ``VOGN`` learn a Gaussian instead: forward and backward pass go into ``with optimizer.perturbed():``, and
+predictions are averaged over ``with optimizer.drawn(seed):``.
+
 Batch norm mixes the examples of a batch: use ``temperance.nn.FilterResponseNorm`` or group norm instead.
 """
 
 from temperance.optim.baoab import BAOAB
 from temperance.optim.base import ChainOptimizer, LangevinOptimizer, weight_decay_of
 from temperance.optim.ggmc import GGMC
+from temperance.optim.ivon import IVON
 from temperance.optim.leimkuhler_matthews import LeimkuhlerMatthews
+from temperance.optim.natural import NaturalOptimizer
 from temperance.optim.psgld import PSGLD
 from temperance.optim.sghmc import SGHMC
 from temperance.optim.sgld import SGLD
 from temperance.optim.sgnht import SGNHT
+from temperance.optim.vogn import VOGN
 
 __all__ = [
     "BAOAB",
     "GGMC",
+    "IVON",
     "PSGLD",
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "VOGN",
     "ChainOptimizer",
     "LangevinOptimizer",
     "LeimkuhlerMatthews",
+    "NaturalOptimizer",
     "weight_decay_of",
 ]

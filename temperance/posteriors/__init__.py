@@ -1,17 +1,21 @@
 """Distributions over θ, all of which can be sampled and predicted with in the same way."""
 
 from temperance.posteriors.base import Nodes, Posterior
+from temperance.posteriors.drawn import WithStatistics
 from temperance.posteriors.draws import Draws
+from temperance.posteriors.dropout import DropoutPosterior
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
 from temperance.posteriors.pushforward import Pushforward
+from temperance.posteriors.radial import RadialPosterior
 from temperance.posteriors.trace import Trace
 
 __all__ = [
     "Draws",
+    "DropoutPosterior",
     "EvidenceTerms",
     "Gaussian",
     "LaplacePosterior",
@@ -22,5 +26,7 @@ __all__ = [
     "PosteriorPrior",
     "Process",
     "Pushforward",
+    "RadialPosterior",
     "Trace",
+    "WithStatistics",
 ]

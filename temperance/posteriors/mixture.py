@@ -61,7 +61,8 @@ class Mixture(Posterior):
                 "the members of an ensemble chose different noise levels by evidence, so there is no one likelihood; "
                 "let the noise be learned, Normal(), in place of Tune(noise=True)."
             )
-        return target
+        # A posterior that needs another module for its draws (dropout masks) needs it as a component too.
+        return next((other for other in chosen if other.network is not target.network), target)
 
     def shares(self) -> tuple[float, ...]:
         """The weights, equal ones made explicit."""

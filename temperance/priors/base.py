@@ -6,6 +6,7 @@ import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -67,6 +68,17 @@ class Density(ABC):
     @abstractmethod
     def to(self, device: torch.device, dtype: torch.dtype) -> Density:
         """The same density on a device, in a dtype."""
+
+    averages_over: ClassVar[Literal["nothing", "normals", "anything"]] = "nothing"
+    """For which laws of θᵢ the average of log p(θᵢ) is known from mean and variance: see :meth:`average`."""
+
+    def average(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log p(θᵢ), elementwise, for θᵢ ~ N(mean, variance)."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form for this average.")
+
+    def average_scores(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor | float]:
+        """The derivatives of :meth:`average` in the mean and in the variance."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form for this average.")
 
     def part(self, places: Tensor, size: int) -> Density:
         """The density of some of its ``size`` numbers; itself where all are alike."""

@@ -132,6 +132,16 @@ class GaussianDensity(LocationScaleDensity):
         """See :class:`LocationScaleDensity`."""
         return GaussianDensity(mean, scale)
 
+    averages_over = "anything"
+
+    def average(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """log p(mean) − ½ variance / scale²: whatever the law of θᵢ."""
+        return self.log_density(mean) - 0.5 * variance / self.scale**2
+
+    def average_scores(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor | float]:
+        """(mean₀ − mean) / scale² and −½ / scale²."""
+        return self.score(mean), -0.5 / self.scale**2
+
     def add_score(self, theta: Tensor, grad: Tensor, factor: float) -> None:
         """One fused pass over θ where the mean is zero: the cost of weight decay."""
         centred = theta if isinstance(self.mean, float | int) and self.mean == 0 else theta - self.mean
@@ -169,6 +179,22 @@ class LaplaceDensity(LocationScaleDensity):
         """The difference of two exponentials."""
         pair = torch.empty((2, *shape), device=rng.device, dtype=self.dtype).exponential_(generator=rng)
         return pair[0] - pair[1]
+
+    averages_over = "normals"
+
+    def average(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """−E|θᵢ − mean₀| / scale − log(2 scale), by the mean of a folded normal."""
+        root, centred = variance.sqrt(), mean - self.mean
+        folded = root * math.sqrt(2 / math.pi) * torch.exp(-0.5 * centred.square() / variance)
+        folded = folded + centred * torch.erf(centred / (root * math.sqrt(2.0)))
+        return -folded / self.scale - math.log(2.0) - self.log_scale
+
+    def average_scores(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor | float]:
+        """−erf(z / √2) / scale and −φ(z) / (scale √variance), with z = (mean − mean₀) / √variance."""
+        root = variance.sqrt()
+        z = (mean - self.mean) / root
+        bump = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+        return -torch.erf(z / math.sqrt(2.0)) / self.scale, -bump / (self.scale * root)
 
     def with_parameters(self, mean: float | Tensor, scale: float | Tensor) -> LaplaceDensity:
         """See :class:`LocationScaleDensity`."""

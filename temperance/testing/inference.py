@@ -37,12 +37,16 @@ def check_inference(
     temperatures: tuple[float, ...] = (1.0, 0.3),
     false_alarm: float = 1e-6,
     settled: bool = False,
+    tolerance: float = 1e-3,
+    noise: float = 0.5,
 ) -> Report:
     """Run ``method`` through everything that a method promises; raise :class:`CheckFailure` with the list if it fails.
 
     ``steps`` is how long the method needs to converge on the linear-Gaussian problem (full batches); ``draws`` how many
     draws to judge a covariance by. ``settled`` starts the chains of a sampler at draws of the posterior, so that they
-    need only to settle from there into their own law.
+    need only to settle from there into their own law. ``tolerance`` is how far, in posterior standard deviations, a
+    Gaussian may be off that was learned from noisy gradients. ``noise`` is that of the linear-Gaussian problem: the
+    larger, the rounder the posterior, for methods that take long in a narrow valley.
 
     >>> import temperance as tp
     >>> method = tp.MAP(lr=0.1, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
@@ -52,7 +56,7 @@ def check_inference(
     """
     report = Report(repr(method))
     for temperature in temperatures:
-        _check_exactness(report, method, steps, draws, temperature, false_alarm, settled)
+        _check_exactness(report, method, steps, draws, temperature, false_alarm, settled, tolerance, noise)
     _check_limits(report, method, steps, draws, false_alarm, settled)
     _check_seeds(report, method)
     _check_store(report, method)
@@ -73,8 +77,10 @@ def _check_exactness(
     temperature: float,
     false_alarm: float,
     settled: bool,
+    tolerance: float,
+    noise: float,
 ) -> None:
-    problem = linear_gaussian()
+    problem = linear_gaussian(noise=noise)
     name = f"{method.exact.value}, T = {temperature}"
     covariance = temperature * problem.covariance
     run = _run(problem, method, temperature, steps, draws, settled)
@@ -93,9 +99,14 @@ def _check_exactness(
         error = _deviation(posterior.mean.unsqueeze(0), problem, covariance)
         size = wanted.diagonal().sqrt()
         spread = float(((posterior.covariance().double() - wanted) / size / size.unsqueeze(1)).abs().max())
-        report.add(name, max(error, spread) < 1e-3, f"mean off by {error:.1e}, covariance by {spread:.1e}")
+        report.add(name, max(error, spread) < tolerance, f"mean off by {error:.1e}, covariance by {spread:.1e}")
         _agree(
-            report, "draws agree with the covariance", posterior.sample(draws, 0), posterior.mean, wanted, false_alarm
+            report,
+            "draws agree with the covariance",
+            posterior.sample(draws, 0),
+            posterior.mean,
+            wanted if tolerance <= 1e-3 else posterior.covariance().double(),
+            false_alarm,
         )
     else:
         found = _all_nodes(posterior) if posterior.finite else posterior.sample(draws, seed=0)

@@ -26,6 +26,10 @@ MOMENTUM = {"momentum": 0.9}
 SGD = torch.optim.SGD
 FAST = tp.MAP(lr=0.1, optimizer=SGD, optimizer_args=MOMENTUM)
 
+DECAY = {"scheduler": torch.optim.lr_scheduler.ExponentialLR, "scheduler_args": {"gamma": 0.997}}
+PAIRS = {"samples": 16, "antithetic": True}
+LEARNED = {"steps": 800, "noise": 5.0, "tolerance": 0.2, "draws": 500}
+
 SETTLED = {"steps": 200, "draws": 200, "settled": True}
 
 TABLE = {
@@ -58,6 +62,30 @@ TABLE = {
     "Ensemble of Laplace, one by one": (tp.Ensemble(tp.Laplace(FAST, tp.Dense()), 2, batched=False), {"steps": 3}),
     "On, Laplace": (tp.On(tp.last_layer, tp.Laplace(FAST, tp.Dense())), {"steps": 3}),
     "On, a sampler": (tp.On(matrices, tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1)), {"steps": 4}),
+    "Variational, full rank": (
+        tp.Variational(
+            tp.FullRank(), lr=0.03, samples=2, antithetic=True, sticking_the_landing=True, initial_scale=0.3, **DECAY
+        ),
+        {"steps": 1500, "noise": 5.0, "temperatures": (0.5,)},
+    ),
+    "Variational, mean field": (tp.Variational(lr=0.03, initial_scale=0.3, **PAIRS, **DECAY), LEARNED),
+    "Variational, sampled KL": (tp.Variational(tp.TiedScale(1), kl="sampled", warmup=0.5), {"steps": 3}),
+    "Variational, low rank": (tp.Variational(tp.LowRank(2), optimizer=SGD), {"steps": 3}),
+    "Variational, matrix normal": (tp.Variational(tp.MatrixNormal()), {"steps": 3}),
+    "Variational, radial": (tp.Variational(tp.Radial(), sticking_the_landing=True), {"steps": 3}),
+    "Ensemble of Variational": (tp.Ensemble(tp.Variational(), 2), {"steps": 3}),
+    "IVON": (tp.IVON(lr=0.1, betas=(0.9, 0.99), initial_hessian=0.2, schedule=tp.cosine, **PAIRS), LEARNED),
+    "VOGN": (
+        tp.VOGN(lr=0.2, betas=(0.9, 0.8), initial_hessian=0.2, curvature="ggn", samples=2, antithetic=True),
+        {**LEARNED, "steps": 30},
+    ),
+    "VOGN, labels drawn": (tp.VOGN(), {"steps": 3, "tolerance": 1e9}),
+    "SWAG": (tp.SWAG(FAST, rank=2, start=0.0, every=1), {"steps": 4}),
+    "SWAG, diagonal": (tp.SWAG(FAST, rank=0, start=0.0, every=1, lr=0.05), {"steps": 4}),
+    "Ensemble of SWAG, batched": (
+        tp.Ensemble(tp.SWAG(FAST, rank=2, start=0.0, every=1), 2, batched=True),
+        {"steps": 4},
+    ),
     "SGLD": (tp.SGLD(lr=0.03), SETTLED),
     "SGHMC": (tp.SGHMC(lr=0.04, momentum=0.95), SETTLED),
     "SGHMC, preconditioned": (
@@ -93,6 +121,7 @@ def test_conformance(name):
 def test_every_exported_method_has_a_row():
     exported = {v for v in vars(tp).values() if isinstance(v, type) and issubclass(v, tp.Inference)} - {tp.Inference}
     exported -= {tp.FunctionalLaplace}  # a process has no draws of θ; see test_functional.py
+    exported -= {tp.MCDropout}  # the battery's networks have no dropout; see test_mc_dropout.py
     assert exported <= {type(method) for method, _ in TABLE.values()}
 
 

@@ -1,0 +1,77 @@
+"""``IVON``: variational learning at the cost of Adam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.data.data import Batch
+from temperance.inference.natural import NaturalGradient, NaturalState
+from temperance.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class IVON(NaturalGradient):
+    """The improved variational online Newton method (Shen et al., 2024): natural-gradient ascent on the mean-field ELBO
+    with one gradient a step, taken at a draw. q = N(m, σ²) with σ² = T / (N (h + δ)), δ = 1 / (N scale²) of a
+    Gaussian prior N(m₀, scale²), and for draws θ = m + σ ε with mean gradient g,
+
+        ĥ = g ε / σ                                                    (the curvature, by Stein's identity)
+        ḡ ← β₁ ḡ + (1 − β₁) g
+        h ← β₂ h + (1 − β₂) ĥ + ½ (1 − β₂)² (h − ĥ)² / (h + δ)         (stays positive)
+        m ← m − ℓ (h₀ + δ) (ḡ / (1 − β₁ᵗ) + δ (m − m₀)) / (h + δ).
+
+    A prior that is not Gaussian enters by its gradient at the draws, with δ = 0.
+
+    Args:
+        lr: ℓ; of the size that suits SGD with momentum (0.1 for a ResNet with norms), for the step is scaled by h₀ + δ.
+        betas: β₁, β₂. With few steps (under 10,000) a smaller β₂, say 0.9995, lets the curvature be learned.
+        initial_hessian: h₀, which is also the first guess of the curvature of the mean loss: σ starts at 1/√(N h₀).
+        samples: draws a step, one gradient each.
+        antithetic: draws in pairs ±ε.
+        clip: largest change of a weight in one step.
+        schedule: a factor on ``lr`` by the fraction of the run: ``tp.flat``, ``tp.cosine``, or a function of your own.
+        draws: for networks with batch norm, the number of draws that get batch statistics of their own.
+
+    Its fixed point on a linear-Gaussian model is the optimum of the mean field: mean μ, variances T/Λᵢᵢ.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> method = tp.IVON(lr=0.01, betas=(0.9, 0.99), initial_hessian=100.0)
+    >>> fitted = tp.fit(target, method, (x, 2 * x + 1), steps=1000)
+    >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
+    tensor([[2.]])
+    """
+
+    def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
+        """See :class:`NaturalGradient`."""
+        sampled = state.sampled
+        through_draws = not isinstance(state.prior_precision, Tensor) and state.prior_precision == 0
+        loss = sampled.gradients(target, batch, state.buffers, prior=through_draws)
+        with torch.no_grad():
+            if self.samples == 1:
+                gradient = sampled.grad[0]
+                curvature = state.noise[0].mul_(gradient).mul_(root)
+            else:
+                curvature = state.noise.mul_(sampled.grad).mean(0).mul_(root)
+                gradient = sampled.grad.mean(0)
+        return loss, gradient, curvature
+
+    def rate(self, delta: Tensor | float) -> Tensor | float:
+        """ℓ (h₀ + δ)."""
+        return (delta + self.initial_hessian) * self.lr
+
+    def learn_curvature(self, hessian: Tensor, estimate: Tensor, total: Tensor) -> None:
+        """The rule of the class, in place."""
+        learn_hessian_(hessian, estimate, total, self.betas[1])
+
+
+def learn_hessian_(hessian: Tensor, estimate: Tensor, total: Tensor, beta: float) -> None:
+    """h ← h + (1 − β₂)(ĥ − h) + ½ (1 − β₂)² (ĥ − h)² / (h + δ): ``estimate`` and ``total`` are used up."""
+    share = 1 - beta
+    estimate.sub_(hessian)
+    hessian.add_(estimate, alpha=share)
+    hessian.addcdiv_(estimate.square_(), total, value=0.5 * share**2)

@@ -1,0 +1,181 @@
+"""What natural-gradient VI methods share: a diagonal Gaussian N(m, T / (N (h + δ))) whose precision is learned from
+curvature, h per datum, and a step that is preconditioned by it."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.data.data import Batch, Data
+from temperance.dynamics import NormalStream
+from temperance.errors import ArgumentError
+from temperance.inference.averages import Sampled, check_samples, fill_noise_, gaussian_precision
+from temperance.inference.base import Cost, Exactness, Inference, Info
+from temperance.inference.cyclical import flat
+from temperance.inference.statistics import with_statistics
+from temperance.linalg.covariance import DiagonalCovariance
+from temperance.posteriors import Gaussian, Posterior
+from temperance.posteriors.base import check_count
+from temperance.priors.base import check_positive
+from temperance.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
+from temperance.target import Target
+from temperance.values import SCRATCH
+
+
+@dataclass
+class NaturalState:
+    """The mean m, the curvature h and the averaged gradient, each like θ; how many steps were made; where the noise
+    has got to. The number of data comes with the first batch."""
+
+    mean: Tensor
+    hessian: Tensor
+    momentum: Tensor
+    buffers: dict[str, Tensor]
+    noise_seed: int
+    noise: Tensor = field(metadata=SCRATCH)
+    sampled: Sampled = field(metadata=SCRATCH)
+    prior_precision: Tensor | float = field(metadata=SCRATCH)
+    noise_count: int = 0
+    clock: int = 0
+    num_data: int = 0
+    work: object = field(default=None, metadata=SCRATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class NaturalGradient(Inference[NaturalState]):
+    """Base of :class:`IVON` and :class:`VOGN`; see there."""
+
+    exact: ClassVar[Exactness] = Exactness.DIAGONAL
+
+    lr: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.99999)
+    initial_hessian: float = 1.0
+    samples: int = 1
+    antithetic: bool = False
+    clip: float | None = None
+    schedule: Callable[[float], float] = flat
+    draws: int = 30
+
+    def __post_init__(self) -> None:
+        check_positive(self.lr, "lr")
+        check_positive(self.initial_hessian, "initial_hessian")
+        check_betas(self.betas)
+        check_samples(self.samples, self.antithetic)
+        check_count(self.draws, "draws")
+        if self.clip is not None:
+            check_positive(self.clip, "clip")
+        if not callable(self.schedule):
+            raise ArgumentError(
+                f"`schedule` must be a function of the run's fraction, such as tp.cosine; got {self.schedule!r}."
+            )
+
+    def cost(self) -> Cost:
+        """Mean, curvature, averaged gradient; for every sample a draw, its gradient and its noise."""
+        return Cost(self.samples, 3 + 3 * self.samples)
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> NaturalState:
+        """See :class:`Inference`."""
+        start = target.initial_theta() if theta is None else theta
+        if start.dim() != 1:
+            raise ArgumentError(f"`start` must be a vector for {type(self).__name__}; got shape {tuple(start.shape)}.")
+        precision = gaussian_precision(target.bound_prior, start)
+        return NaturalState(
+            mean=start.contiguous(),
+            hessian=torch.full_like(start, self.initial_hessian),
+            momentum=torch.zeros_like(start),
+            buffers=target.workspace.running_buffers(),
+            noise_seed=int(torch.randint(0, 2**62, (), generator=rng, device=rng.device)),
+            noise=torch.zeros(self.samples, len(start), dtype=start.dtype, device=start.device),
+            sampled=Sampled(target, self.samples),
+            prior_precision=0.0 if precision is None else precision,
+        )
+
+    def step(self, target: Target, state: NaturalState, batch: Batch) -> tuple[NaturalState, Info]:
+        """See :class:`Inference`."""
+        state.num_data = batch.num_data
+        stream = NormalStream(state.noise_seed, state.noise_count)
+        fill_noise_(state.noise, stream, self.antithetic)
+        state.noise_count = stream.count
+        delta = _scaled(state.prior_precision, 1.0 / batch.num_data)
+        with torch.no_grad():
+            total = state.hessian + delta
+            root = (total * (batch.num_data / target.temperature)).sqrt_()  # 1/σ
+            torch.div(state.noise, root, out=state.sampled.theta).add_(state.mean)
+        loss, gradient, curvature = self.look(target, state, batch, root)
+        status = _judge(loss, gradient)
+        if status.ok:
+            with torch.no_grad():
+                self._move(target, state, batch, gradient, curvature, total, delta)
+        return state, Info(loss, status)
+
+    @abstractmethod
+    def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
+        """The batch's loss, the average gradient of G̃ at the draws (of its data term, under a Gaussian prior), and
+        an estimate of its curvature; ``root`` is 1/σ."""
+
+    @abstractmethod
+    def learn_curvature(self, hessian: Tensor, estimate: Tensor, total: Tensor) -> None:
+        """Take an estimate in, in place; ``total`` is h + δ before."""
+
+    def rate(self, delta: Tensor | float) -> Tensor | float:
+        """The learning rate on the preconditioned gradient."""
+        return self.lr
+
+    def _move(
+        self,
+        target: Target,
+        state: NaturalState,
+        batch: Batch,
+        gradient: Tensor,
+        curvature: Tensor,
+        total: Tensor,
+        delta: Tensor | float,
+    ) -> None:
+        state.clock += 1
+        beta = self.betas[0]
+        state.momentum.lerp_(gradient, 1 - beta)
+        self.learn_curvature(state.hessian, curvature, total)
+        total = torch.add(state.hessian, delta, out=curvature)
+        step = torch.mul(state.momentum, 1.0 / (1 - beta**state.clock), out=gradient)
+        if isinstance(state.prior_precision, Tensor) or state.prior_precision:
+            target.bound_prior.add_gradient(state.mean, step, -1.0 / batch.num_data)
+        rate, pace = self.rate(delta), self.schedule(batch.progress)
+        if isinstance(rate, Tensor) or self.clip is not None:
+            step.div_(total).mul_(rate * pace)
+            if self.clip is not None:
+                step.clamp_(-self.clip, self.clip)
+            state.mean.sub_(step)
+        else:
+            state.mean.addcdiv_(step, total, value=-rate * pace)
+
+    def posterior(self, target: Target, state: NaturalState, data: Data | None) -> Posterior:
+        """A :class:`Gaussian` with variances T / (N (h + δ))."""
+        count = state.num_data or 1
+        precision = state.hessian * (count / target.temperature)
+        precision = precision + _scaled(state.prior_precision, 1.0 / target.temperature)
+        buffers = {name: value.clone() for name, value in state.buffers.items()}
+        found = Gaussian(state.mean.clone(), DiagonalCovariance(1.0 / precision), buffers)
+        return with_statistics(target, found, data, self.draws)
+
+
+def _scaled(value: Tensor | float, factor: float) -> Tensor | float:
+    return value * factor
+
+
+def _judge(loss: float, gradient: Tensor) -> Status:
+    if not math.isfinite(loss):
+        return NON_FINITE_LOSS
+    return OK if math.isfinite(float(gradient.sum())) else NON_FINITE_GRADIENT
+
+
+def check_betas(betas: Sequence[float]) -> None:
+    """Two decay rates in [0, 1)."""
+    good = isinstance(betas, tuple | list) and len(betas) == 2
+    if not good or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
+        raise ArgumentError(f"`betas` must be two numbers from 0 up to 1; got {betas!r}.")

@@ -1,0 +1,198 @@
+"""``VOGN`` as an optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.curvature.layers import Layer, layer_of
+from temperance.errors import ArgumentError, NetworkError
+from temperance.optim.natural import Group, NaturalOptimizer
+from temperance.theta import Entry
+
+
+@dataclass
+class _Pass:
+    """One forward pass: its rows, and for each layer the inputs and the gradients at the outputs, call by call."""
+
+    rows: int
+    inputs: dict[str, list[Tensor]] = field(default_factory=dict)
+    gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
+
+
+class VOGN(NaturalOptimizer):
+    """Variational online Gauss–Newton in a loop of your own. It watches ``network``'s layers for the squares of the
+    gradients of single examples, ĥ = (1/B) Σ_i g_i², which stand for the Gauss–Newton matrix's diagonal:
+
+        ḡ ← β₁ ḡ + (1 − β₁) g,   h ← β₂ h + (1 − β₂) ĥ,   m ← m − ℓ (ḡ / (1 − β₁ᵗ) + δ m) / (h + δ),
+
+    with g taken at a draw of q = N(m, T / (N (h + δ))). (:class:`temperance.VOGN`, under ``fit``, can also draw labels
+    from the model itself, which gives the Gauss–Newton matrix exactly on average.) The loss must be the *mean* over
+    the batch; micro-batches of equal size, with their losses divided by their number, add up to one large batch.
+
+    Args:
+        network: a network of linear, convolution, embedding and norm layers; all its trainable parameters are learned.
+        lr: ℓ, a share of a Newton step.
+        num_data, betas, initial_hessian, weight_decay, temperature, clip, samples, seed: as for :class:`IVON`.
+
+    >>> net = torch.nn.Linear(1, 1)
+    >>> optimizer = VOGN(net, lr=0.1, num_data=100, weight_decay=1 / 100)
+    >>> for _ in range(3):
+    ...     optimizer.zero_grad()
+    ...     with optimizer.perturbed():
+    ...         (net(torch.ones(5, 1)) - 1).square().mean().backward()
+    ...     optimizer.step()
+    >>> optimizer.state[net.weight]["hessian"].shape
+    torch.Size([1, 1])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        lr: float,
+        num_data: int,
+        betas: tuple[float, float] = (0.9, 0.999),
+        initial_hessian: float = 1.0,
+        weight_decay: float = 1e-4,
+        temperature: float = 1.0,
+        clip: float | None = None,
+        samples: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(network, nn.Module):
+            raise ArgumentError(f"`network` must be a module, whose layers VOGN watches; got {type(network).__name__}.")
+        self._layers = _layers_of(network)
+        self._passes: list[_Pass] = []
+        self._watching = False
+        self._squares: dict[str, Tensor] = {}
+        self._rows = 0
+        self._verified = False
+        self._names = {id(p): name for name, p in network.named_parameters() if p.requires_grad}
+        network.register_forward_pre_hook(self._begin_pass, with_kwargs=True)
+        for layer in self._layers:
+            layer.module.register_forward_hook(self._watch(layer), with_kwargs=True)
+        params = [p for p in network.parameters() if p.requires_grad]
+        super().__init__(params, lr, num_data, betas, initial_hessian, weight_decay, temperature, clip, samples, seed)
+
+    # ------------------------------------------------------------------ watching
+
+    def _begin_pass(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._watching:
+            first = next(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
+            self._passes.append(_Pass(first.shape[0]))
+
+    def _watch(self, layer: Layer) -> Any:
+        def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if not self._watching or not self._passes or not isinstance(output, Tensor) or not output.requires_grad:
+                return
+            here = self._passes[-1]
+            given = args[0] if args else next(iter(kwargs.values()))
+            here.inputs.setdefault(layer.name, []).append(given.detach())
+            found = here.gradients.setdefault(layer.name, [])
+            place = len(found)
+            found.append(None)
+
+            def keep(gradient: Tensor) -> None:
+                found[place] = gradient.detach()
+
+            output.register_hook(keep)
+
+        return catch
+
+    def _begin(self) -> Any:
+        self._watching = True
+        self._passes = []
+        if self._norm is None:
+            self._squares, self._rows = {}, 0
+        if self._verified:
+            return False
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        return all(grad is None or not bool(grad.any()) for grad in grads)  # whether the block's gradients are alone
+
+    @torch.no_grad()
+    def _end(self, noises: list[list[Tensor]], before: Any) -> None:
+        self._watching = False
+        passes, self._passes = self._passes, []
+        verify = bool(before) and len(passes) == 1
+        for here in passes:
+            for layer in self._layers:
+                self._add(layer, here, verify)
+            self._rows += here.rows
+        self._verified = self._verified or verify
+        self._norm = self._gradients()
+
+    def _add(self, layer: Layer, here: _Pass, verify: bool) -> None:
+        gradients = here.gradients.get(layer.name, [])
+        pairs = [(a, g) for a, g in zip(here.inputs.get(layer.name, []), gradients, strict=True) if g is not None]
+        if not pairs:
+            return
+        kind = next(layer.module.parameters(recurse=False)).dtype  # autocast may have run it in another
+        inputs = [a.to(kind) if a.is_floating_point() else a for a, _ in pairs]
+        found = [g.to(kind) for _, g in pairs]
+        if verify:
+            self._verify(layer, inputs, found, here.rows)
+        squares = layer.squares(inputs, found, here.rows)
+        known = self._squares.get(layer.name)
+        self._squares[layer.name] = squares if known is None else known + squares
+
+    def _verify(self, layer: Layer, inputs: list[Tensor], found: list[Tensor], rows: int) -> None:
+        """The first time: gradients of single examples must add up to the gradient that autograd found."""
+        made = layer.jacobian(inputs, found, rows).sum(0)
+        parameters = dict(layer.module.named_parameters(recurse=False))
+        true = torch.cat([parameters[leaf].grad.flatten() for leaf in layer.entries])  # type: ignore[union-attr]
+        if float((made - true).abs().max()) > 0.05 * float(true.abs().max()) + 1e-12:
+            raise NetworkError(
+                f"VOGN cannot see the gradients of single examples in layer {layer.name!r}: its weight is used "
+                "elsewhere too, or its batch is in another dimension. Use IVON."
+            )
+
+    # ------------------------------------------------------------------ a step
+
+    def _curvature(self, p: Tensor, gradient: Tensor, noise: Tensor, root: Tensor, factor: float) -> Tensor:
+        name = self._names[id(p)]
+        for layer in self._layers:
+            at = 0
+            for entry in layer.entries.values():
+                if entry.name == name and layer.name in self._squares:
+                    part = self._squares[layer.name][at : at + entry.size].view(p.shape)
+                    # Rows hold ∂ℓ_i / B (all rows of all draws counted): B Σ (∂ℓ_i / B)² is the mean of squares.
+                    return part * (self._rows / self.samples * factor**2 / self.samples)
+                at += entry.size
+        return torch.zeros_like(p)
+
+    def _learn(self, hessian: Tensor, estimate: Tensor, total: Tensor, beta: float) -> None:
+        hessian.lerp_(estimate, 1 - beta)
+
+    def _rate(self, group: Group) -> float:
+        return float(group["lr"])
+
+
+def _layers_of(network: nn.Module) -> list[Layer]:
+    found: list[Layer] = []
+    seen: dict[int, str] = {}
+    for prefix, module in network.named_modules():
+        own: dict[str, Entry] = {}
+        for leaf, p in module.named_parameters(recurse=False):
+            if not p.requires_grad:
+                continue
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            if id(p) in seen:
+                raise NetworkError(f"VOGN cannot learn tied weights: {name!r} is {seen[id(p)]!r} too. Use IVON.")
+            seen[id(p)] = name
+            own[leaf] = Entry(name, tuple(p.shape), 0)
+        if not own:
+            continue
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        layer = None if batch_norm else layer_of(prefix, module, own)
+        if layer is None:
+            raise NetworkError(
+                f"VOGN has no rule for gradients of single examples in {type(module).__name__} "
+                f"({prefix or 'the network'}); use IVON, or tp.VOGN under fit."
+            )
+        found.append(layer)
+    if not found:
+        raise NetworkError("`network` must have trainable parameters; got none.")
+    return found

@@ -1,0 +1,144 @@
+"""Dropout as a distribution over functions: masks that a number decides, the same for every row."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.dynamics.noise import mix, signed
+from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.posteriors.gaussian import DEFAULT_DRAWS
+from temperance.seeds import derive_seed
+from temperance.target import Target
+
+DROPOUTS = (nn.modules.dropout._DropoutNd,)
+_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+_ALPHAS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
+_SATURATION = -1.7580993408473766  # what an alpha dropout puts in place of a unit: −scale · alpha of the SELU
+
+
+class MaskedDropout(nn.Module):
+    """A dropout that, in evaluation mode, drops what the buffer ``draw`` says: one mask for all rows of a batch, and
+    for all batches. ``draw`` = 0 drops nothing. In training mode it is the module that it stands for."""
+
+    draw: Tensor
+
+    def __init__(self, dropout: nn.Module, number: int) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.number = number
+        self.calls = 0
+        self.register_buffer("draw", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_forward_pre_hook(_keep_in_graph)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` with some of its units dropped."""
+        if self.training:
+            return self.dropout(x)
+        p = float(self.dropout.p)  # type: ignore[arg-type]
+        self.calls += 1
+        shape = (x.shape[1], *(1,) * (x.dim() - 2)) if isinstance(self.dropout, _CHANNELS) else x.shape[1:]
+        keep = self._uniform(torch.Size(shape)) >= p
+        off = self.draw == 0
+        if isinstance(self.dropout, _ALPHAS):
+            scale = ((1 - p) * (1 + p * _SATURATION**2)) ** -0.5 if p < 1 else 0.0
+            dropped = scale * (torch.where(keep, x, _SATURATION) - p * _SATURATION)
+            return torch.where(off, x, dropped)
+        kept = x / (1 - p) if p < 1 else torch.zeros_like(x)
+        return torch.where(off, x, torch.where(keep, kept, 0.0))
+
+    def _uniform(self, shape: torch.Size) -> Tensor:
+        """Numbers in [0, 1) that depend on the draw, on the module, on its call in this pass and on the place."""
+        low = (self.draw & 0xFFFFFFFF).to(torch.int32)
+        high = (self.draw >> 32).to(torch.int32)
+        key = mix(mix(high + signed(0x9E3779B9)) ^ low)
+        key = mix(key + signed((self.number * 0x85EBCA6B + self.calls * 0xC2B2AE35) & 0xFFFFFFFF))
+        places = torch.arange(shape.numel(), dtype=torch.int32, device=self.draw.device)
+        bits = mix(places + key) & 0x7FFFFFFF
+        return (bits.float() * 2.0**-31).reshape(shape)
+
+
+def _keep_in_graph(module: nn.Module, args: Any) -> None:
+    """A hook that does nothing: modules with hooks are not skipped by the fused paths of torch's transformers."""
+
+
+def masked(network: nn.Module) -> nn.Module:
+    """A copy of ``network`` with each dropout replaced by a :class:`MaskedDropout`."""
+    made = copy.deepcopy(network)
+    stand_ins: dict[int, MaskedDropout] = {}
+    for name in dropout_names(made, every=True):
+        prefix, _, leaf = name.rpartition(".")
+        owner = made.get_submodule(prefix)
+        module = getattr(owner, leaf)
+        if id(module) not in stand_ins:
+            stand_ins[id(module)] = MaskedDropout(module, len(stand_ins))
+        setattr(owner, leaf, stand_ins[id(module)])
+    made.register_forward_pre_hook(_Restart(list(stand_ins.values())))
+    made.train(network.training)
+    return made
+
+
+class _Restart:
+    """Before a pass of the whole network: calls are counted anew."""
+
+    def __init__(self, modules: list[MaskedDropout]) -> None:
+        self.modules = modules
+
+    def __call__(self, network: nn.Module, args: Any) -> None:
+        for module in self.modules:
+            module.calls = 0
+
+
+def dropout_names(network: nn.Module, every: bool = False) -> list[str]:
+    """Names of the modules inside ``network`` that drop units; with ``every``, all names of one that has several."""
+    found = network.named_modules(remove_duplicate=not every)
+    return [name for name, module in found if name and isinstance(module, DROPOUTS) and module.p > 0]
+
+
+@dataclass(frozen=True, eq=False)
+class DropoutPosterior(Posterior):
+    """One θ, and a distribution over which units are dropped in the modules ``dropouts``: a draw is one set of masks
+    for the whole function, so that rows of one draw belong together."""
+
+    theta: Tensor
+    dropouts: tuple[str, ...]
+    buffers: Buffers = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_finite(self.theta, "the weights of a DropoutPosterior")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.theta)
+
+    @property
+    def mean(self) -> Tensor:
+        """θ, with nothing dropped."""
+        return self.theta
+
+    def retarget(self, target: Target) -> Target:
+        """The target with a network whose masks can be chosen."""
+        if any(isinstance(module, MaskedDropout) for module in target.network.modules()):
+            return target
+        return target.with_network(masked(target.network), [f"{name}.draw" for name in self.dropouts])
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """``n`` sets of masks (30 unless told)."""
+        count = DEFAULT_DRAWS if n is None else n
+
+        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
+            # 62 bits, and never 0, which drops nothing
+            draws = torch.tensor([derive_seed(seed, "dropout", k) % 2**62 + 1 for k in range(start, stop)])
+            draws = draws.to(self.theta.device)
+            buffers = {name: value.expand(len(draws), *value.shape) for name, value in self.buffers.items()}
+            return self.theta.expand(len(draws), -1), {**buffers, **{f"{name}.draw": draws for name in self.dropouts}}
+
+        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        return self.theta.expand(n, -1).clone()
