@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -80,6 +81,11 @@ def _shown_methods() -> dict[str, tp.Inference[Any]]:
     found["On(last_layer, Laplace(MAP()))"] = tp.On(tp.last_layer, tp.Laplace(tp.MAP()))
     found["FunctionalLaplace(MAP())"] = tp.FunctionalLaplace(tp.MAP())
     found["Ensemble(Laplace(MAP()), 5)"] = tp.Ensemble(tp.Laplace(tp.MAP()), 5)
+    for family in (tp.MeanField(), tp.TiedScale(), tp.Radial(), tp.LowRank(5), tp.MatrixNormal(), tp.FullRank()):
+        found[f"Variational({type(family).__name__}())"] = tp.Variational(family)
+    found["IVON()"], found["VOGN()"] = tp.IVON(), tp.VOGN()
+    found["SWAG()"], found["Ensemble(SWAG(), 5)"] = tp.SWAG(), tp.Ensemble(tp.SWAG(), 5)
+    found["MCDropout(MAP())"] = tp.MCDropout(tp.MAP())
     found["Collect(SGHMC())"] = tp.Collect(tp.SGHMC())
     found["Cyclical(SGHMC())"] = tp.Cyclical(tp.SGHMC())
     found["Ensemble(Collect(SGHMC()), 4)"] = tp.Ensemble(tp.Collect(tp.SGHMC()), 4)
@@ -97,7 +103,7 @@ def _methods(options: argparse.Namespace) -> int:
             name,
             method.exact.value,
             f"{cost.gradients_per_step:g}",
-            f"{cost.copies_of_theta:g}",
+            f"{cost.copies_of_theta:g}" if math.isfinite(cost.copies_of_theta) else "by layer size",
             method.reads,
         )
     Console().print(table)

@@ -18,6 +18,7 @@ from temperance.inference.evidence import Tune, evidence_gradient
 from temperance.likelihoods import Categorical
 from temperance.posteriors import Draws, LaplacePosterior, Mixture, Posterior
 from temperance.posteriors.base import check_count
+from temperance.posteriors.dropout import unmasked
 from temperance.predict import ClassPredictive, Predictive, predict
 from temperance.rows import rows_file
 from temperance.seeds import check_seed
@@ -111,7 +112,7 @@ class Fitted:
                 )
             posterior = posterior.components[component]
         theta: Tensor = posterior.mean  # type: ignore[attr-defined]
-        made = copy.deepcopy(self.target.network)
+        made = unmasked(copy.deepcopy(self.target.network))
         values = dict(self.target.layout.unflatten(theta, "network"))
         with torch.no_grad():
             for name, parameter in made.named_parameters():

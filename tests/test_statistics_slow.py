@@ -15,8 +15,9 @@ pytestmark = pytest.mark.slow
 def test_no_method_scores_worse_than_map_by_default_on_two_data_sets():
     """Mean log-loss over five splits, on digits and on diabetes. Samplers are held to this under a prior that is not
     N(0, 1) (tests/inference/test_sampler_defaults.py): under that one the posterior at T = 1 is worse than MAP. Laplace
-    is held to it around a mode (tests/inference/test_laplace_defaults.py), which an early-stopped MAP is not."""
-    apart = tp.Collect | tp.Laplace | tp.On
+    is held to it around a mode (tests/inference/test_laplace_defaults.py), which an early-stopped MAP is not; so are
+    variational methods and SWAG (tests/inference/test_variational_defaults.py)."""
+    apart = tp.Collect | tp.Laplace | tp.On | tp.Variational | tp.IVON | tp.SWAG
     shown = {name: make for name, make in SHOWN.items() if not isinstance(make(), apart)}
     losses = {name: [] for name in shown}
     for seed in range(5):

@@ -25,6 +25,9 @@ SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
     "Anchored × 5": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
     "Laplace": lambda: tp.Laplace(tp.MAP(lr=1e-3), tune="layer"),
     "Laplace, last layer": lambda: tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-3), tune="layer")),
+    "Mean field": lambda: tp.Variational(tp.MeanField(), lr=1e-3),
+    "IVON": lambda: tp.IVON(lr=0.1),
+    "SWAG": lambda: tp.SWAG(tp.MAP(lr=0.03, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})),
     "SGHMC": lambda: tp.Collect(tp.SGHMC(lr=0.03)),
 }
 """The methods of the demo. A new method adds its line here and is in the table, the plots and the page."""

@@ -17,8 +17,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
+_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _PARALLEL = ("-fopenmp",)  # PyTorch has loaded its OpenMP already, and shares its threads
 _SOURCE = Path(__file__).with_name("normal.c")
 
@@ -68,9 +69,20 @@ def compiled_euler() -> Callable[..., None] | None:
     return euler
 
 
+@functools.cache
+def compiled(name: str, arguments: tuple[Any, ...]) -> Callable[..., None] | None:
+    """A function of the library by name, with its arguments' types; ``None`` as for :func:`compiled_fill`."""
+    library = _library()
+    if library is None:
+        return None
+    found = getattr(library, name)
+    found.argtypes, found.restype = list(arguments), None
+    return found
+
+
 def forget() -> None:
     """Look for a compiler anew at the next use."""
-    for known in (_library, compiled_fill, compiled_euler):
+    for known in (_library, compiled_fill, compiled_euler, compiled):
         known.cache_clear()
 
 

@@ -37,14 +37,18 @@ class NormalStream:
 
     def fill_(self, out: Tensor) -> Tensor:
         """Write the next standard normal numbers into ``out``."""
-        keys = self.keys()
-        if out.device.type != "cpu":
-            rng = torch.Generator(device=out.device)
-            rng.manual_seed((keys[0] << 31) ^ keys[1])
-            return out.normal_(generator=rng)
-        if out.dtype != torch.float32 or not out.is_contiguous():
-            return out.copy_(_fill(torch.empty(out.shape, dtype=torch.float32), keys))
-        return _fill(out, keys)
+        return fill_with_(out, self.keys())
+
+
+def fill_with_(out: Tensor, keys: tuple[int, int, int]) -> Tensor:
+    """Write the noise of ``keys`` into ``out``."""
+    if out.device.type != "cpu":
+        rng = torch.Generator(device=out.device)
+        rng.manual_seed((keys[0] << 31) ^ keys[1])
+        return out.normal_(generator=rng)
+    if out.dtype != torch.float32 or not out.is_contiguous():
+        return out.copy_(_fill(torch.empty(out.shape, dtype=torch.float32), keys))
+    return _fill(out, keys)
 
 
 def fill_rows_(out: Tensor, streams: Sequence[NormalStream]) -> Tensor:

@@ -25,10 +25,10 @@ class Sampled:
     theta: Tensor
     grad: Tensor
 
-    def __init__(self, target: Target, samples: int) -> None:
+    def __init__(self, target: Target, samples: int, grad: Tensor | None = None) -> None:
         size, dtype, device = target.layout.size, target.layout.dtype, target.device
         self.theta = torch.zeros(samples, size, dtype=dtype, device=device)
-        self.grad = torch.zeros(samples, size, dtype=dtype, device=device)
+        self.grad = torch.zeros(samples, size, dtype=dtype, device=device) if grad is None else grad.unsqueeze(0)
         self.rows = list(zip(self.theta.unbind(0), self.grad.unbind(0), strict=True))
         self.at_once = (
             samples > 1

@@ -131,17 +131,21 @@ class Ensemble(Inference[EnsembleState]):
             state.stack, info = self.base.step_stack(target, state.stack, batch)
             return state, info
         losses, status, info = [], OK, Info(0.0, EARLY_STOPPED)
+        metrics: dict[str, list[float]] = {}
         for k, member in enumerate(state.members):
             if state.done[k]:
                 continue
             state.members[k], info = self.base.step(target, member, self._share(batch, k))
             losses.append(info.loss)
+            for name, value in info.metrics.items():
+                metrics.setdefault(name, []).append(value)
             state.done[k] = info.done
             if not info.status.ok:
                 status = info.status.about(f"member {k + 1} of {self.size}")
                 break
         done = all(state.done)
-        return state, Info(sum(losses) / max(1, len(losses)), info.status if done else status, done)
+        means = {name: sum(values) / len(values) for name, values in metrics.items()}
+        return state, Info(sum(losses) / max(1, len(losses)), info.status if done else status, done, means)
 
     def _share(self, batch: Batch, k: int) -> Batch:
         if batch.streams is None:

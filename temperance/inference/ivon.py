@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from temperance.data.data import Batch
-from temperance.inference.natural import NaturalGradient, NaturalState
+from temperance.dynamics import NormalStream
+from temperance.dynamics.gaussian import can_fuse, draw_by_precision_, ivon_
+from temperance.inference.base import Info
+from temperance.inference.natural import NaturalGradient, NaturalState, judge
 from temperance.target import Target
 
 
@@ -27,7 +30,8 @@ class IVON(NaturalGradient):
 
     Args:
         lr: ℓ; of the size that suits SGD with momentum (0.1 for a ResNet with norms), for the step is scaled by h₀ + δ.
-        betas: β₁, β₂. With few steps (under 10,000) a smaller β₂, say 0.9995, lets the curvature be learned.
+        betas: β₁, β₂. For runs of more than some 10,000 steps a β₂ nearer to one, up to 0.99999, averages more noise
+            out of the curvature.
         initial_hessian: h₀, which is also the first guess of the curvature of the mean loss: σ starts at 1/√(N h₀).
         samples: draws a step, one gradient each.
         antithetic: draws in pairs ±ε.
@@ -59,6 +63,43 @@ class IVON(NaturalGradient):
                 curvature = state.noise.mul_(sampled.grad).mean(0).mul_(root)
                 gradient = sampled.grad.mean(0)
         return loss, gradient, curvature
+
+    def can_fuse(self, target: Target, theta: Tensor, precision: Tensor | float | None) -> bool:
+        """With one draw, a Gaussian prior of mean zero and no clipping, on a CPU with a compiler."""
+        centres = [getattr(density, "mean", None) for _, density in target.bound_prior.pieces]
+        centred = all(isinstance(centre, float | int) and centre == 0 for centre in centres)
+        return self.samples == 1 and self.clip is None and precision is not None and centred and can_fuse((theta,))
+
+    def step_at_once(
+        self, target: Target, state: NaturalState, batch: Batch, stream: NormalStream
+    ) -> tuple[NaturalState, Info]:
+        """The same in two passes over memory, which make the noise as they go."""
+        keys = stream.keys()
+        state.noise_count = stream.count
+        count = batch.num_data / target.temperature
+        each = state.prior_precision if isinstance(state.prior_precision, Tensor) else None
+        delta = 1.0 / batch.num_data if each is not None else float(state.prior_precision) / batch.num_data
+        theta, grad = state.sampled.rows[0]
+        draw_by_precision_(theta, state.mean, state.hessian, keys, delta, each, count)
+        loss = float(target.gradient(theta, batch, grad, state.buffers, prior=False))
+        status = judge(loss, grad)
+        if status.ok:
+            state.clock += 1
+            ivon_(
+                state.mean,
+                state.hessian,
+                state.momentum,
+                grad,
+                keys,
+                delta=delta,
+                deltas=each,
+                count=count,
+                betas=self.betas,
+                correction=1.0 / (1.0 - self.betas[0] ** state.clock),
+                rate=self.lr * self.schedule(batch.progress),
+                initial=self.initial_hessian,
+            )
+        return state, Info(loss, status)
 
     def rate(self, delta: Tensor | float) -> Tensor | float:
         """ℓ (h₀ + δ)."""

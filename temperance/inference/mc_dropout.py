@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance import evaluate
 from temperance.data.data import Batch, Data
+from temperance.data.sources import map_tensors
 from temperance.errors import ArgumentError, NetworkError
 from temperance.inference.base import Cost, Inference, Info, Stackable
 from temperance.posteriors import DropoutPosterior, Point, Posterior
-from temperance.posteriors.dropout import dropout_names
+from temperance.posteriors.dropout import MaskedDropout, dropout_names, masked
 from temperance.target import Target
 
 
@@ -176,3 +178,22 @@ def check_dropout(target: Target) -> None:
             handle.remove()
     if not called:
         raise NetworkError(f"MCDropout: the network has dropout modules ({names[0]}) but never calls them.")
+    _check_rows(target, names)
+
+
+def _check_rows(target: Target, names: Sequence[str]) -> None:
+    """One row, given several times, must have one answer under one set of masks."""
+    example = target.workspace.example
+    assert example is not None
+    network = masked(target.network).eval()
+    for module in network.modules():
+        if isinstance(module, MaskedDropout):
+            module.draw.fill_(1)
+    with torch.no_grad():
+        outputs = evaluate.call(network, map_tensors(lambda t: t[:1].expand(4, *t.shape[1:]), example))
+    if not torch.allclose(outputs, outputs[:1].expand_as(outputs), rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise NetworkError(
+            f"MCDropout needs tensors whose first dimension is the rows of the batch where dropout is applied "
+            f"({names[0]}, ...): here four copies of one row get four answers under one set of masks. Use "
+            "batch_first=True, or another method."
+        )

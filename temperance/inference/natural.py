@@ -16,7 +16,7 @@ from temperance.data.data import Batch, Data
 from temperance.dynamics import NormalStream
 from temperance.errors import ArgumentError
 from temperance.inference.averages import Sampled, check_samples, fill_noise_, gaussian_precision
-from temperance.inference.base import Cost, Exactness, Inference, Info
+from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData
 from temperance.inference.cyclical import flat
 from temperance.inference.statistics import with_statistics
 from temperance.linalg.covariance import DiagonalCovariance
@@ -45,6 +45,7 @@ class NaturalState:
     clock: int = 0
     num_data: int = 0
     work: object = field(default=None, metadata=SCRATCH)
+    fused: bool = field(default=False, metadata=SCRATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class NaturalGradient(Inference[NaturalState]):
     exact: ClassVar[Exactness] = Exactness.DIAGONAL
 
     lr: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.99999)
+    betas: tuple[float, float] = (0.9, 0.9995)
     initial_hessian: float = 1.0
     samples: int = 1
     antithetic: bool = False
@@ -85,21 +86,26 @@ class NaturalGradient(Inference[NaturalState]):
         if start.dim() != 1:
             raise ArgumentError(f"`start` must be a vector for {type(self).__name__}; got shape {tuple(start.shape)}.")
         precision = gaussian_precision(target.bound_prior, start)
+        fused = self.can_fuse(target, start, precision)
+        rows = 0 if fused else self.samples
         return NaturalState(
             mean=start.contiguous(),
             hessian=torch.full_like(start, self.initial_hessian),
             momentum=torch.zeros_like(start),
             buffers=target.workspace.running_buffers(),
             noise_seed=int(torch.randint(0, 2**62, (), generator=rng, device=rng.device)),
-            noise=torch.zeros(self.samples, len(start), dtype=start.dtype, device=start.device),
+            noise=torch.zeros(rows, len(start), dtype=start.dtype, device=start.device),
             sampled=Sampled(target, self.samples),
             prior_precision=0.0 if precision is None else precision,
+            fused=fused,
         )
 
     def step(self, target: Target, state: NaturalState, batch: Batch) -> tuple[NaturalState, Info]:
         """See :class:`Inference`."""
         state.num_data = batch.num_data
         stream = NormalStream(state.noise_seed, state.noise_count)
+        if state.fused:
+            return self.step_at_once(target, state, batch, stream)
         fill_noise_(state.noise, stream, self.antithetic)
         state.noise_count = stream.count
         delta = _scaled(state.prior_precision, 1.0 / batch.num_data)
@@ -108,11 +114,21 @@ class NaturalGradient(Inference[NaturalState]):
             root = (total * (batch.num_data / target.temperature)).sqrt_()  # 1/σ
             torch.div(state.noise, root, out=state.sampled.theta).add_(state.mean)
         loss, gradient, curvature = self.look(target, state, batch, root)
-        status = _judge(loss, gradient)
+        status = judge(loss, gradient)
         if status.ok:
             with torch.no_grad():
                 self._move(target, state, batch, gradient, curvature, total, delta)
         return state, Info(loss, status)
+
+    def step_at_once(
+        self, target: Target, state: NaturalState, batch: Batch, stream: NormalStream
+    ) -> tuple[NaturalState, Info]:
+        """A step whose noise is never kept, where the method has one."""
+        raise NotImplementedError
+
+    def can_fuse(self, target: Target, theta: Tensor, precision: Tensor | float | None) -> bool:
+        """Whether :meth:`step_at_once` is to be used."""
+        return False
 
     @abstractmethod
     def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
@@ -156,8 +172,9 @@ class NaturalGradient(Inference[NaturalState]):
 
     def posterior(self, target: Target, state: NaturalState, data: Data | None) -> Posterior:
         """A :class:`Gaussian` with variances T / (N (h + δ))."""
-        count = state.num_data or 1
-        precision = state.hessian * (count / target.temperature)
+        if not state.num_data:
+            raise NeedsData("no step was made yet, so the number of data is not known.")
+        precision = state.hessian * (state.num_data / target.temperature)
         precision = precision + _scaled(state.prior_precision, 1.0 / target.temperature)
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         found = Gaussian(state.mean.clone(), DiagonalCovariance(1.0 / precision), buffers)
@@ -168,7 +185,8 @@ def _scaled(value: Tensor | float, factor: float) -> Tensor | float:
     return value * factor
 
 
-def _judge(loss: float, gradient: Tensor) -> Status:
+def judge(loss: float, gradient: Tensor) -> Status:
+    """Look at the loss, and at the gradient before it is used."""
     if not math.isfinite(loss):
         return NON_FINITE_LOSS
     return OK if math.isfinite(float(gradient.sum())) else NON_FINITE_GRADIENT

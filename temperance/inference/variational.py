@@ -13,6 +13,7 @@ from torch import Tensor
 from temperance.curvature.structures import LowRank
 from temperance.data.data import Batch, Data
 from temperance.dynamics import NormalStream
+from temperance.dynamics.gaussian import Keys, can_fuse, draw_by_log_scale_, pull_to_log_scale_
 from temperance.errors import ArgumentError
 from temperance.inference import optimise
 from temperance.inference.averages import (
@@ -34,8 +35,8 @@ from temperance.priors.base import check_positive
 from temperance.status import INFINITE_ELBO, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.target import Target
 from temperance.values import SCRATCH
-from temperance.variational import BoundFamily, Family, FullRank, LowRankFamily, MeanField, Pull
-from temperance.variational.factorised import BoundFactorised
+from temperance.variational import BoundFamily, Family, FullRank, LowRankFamily, MeanField, Pull, Radial
+from temperance.variational.factorised import BoundFactorised, BoundMeanField
 from temperance.variational.layers import NoisyLayers
 
 
@@ -55,6 +56,7 @@ class VariationalState:
     layers: NoisyLayers | None = field(metadata=SCRATCH)
     closed: bool = field(metadata=SCRATCH)
     precision: Tensor | float | None = field(metadata=SCRATCH)
+    fused: bool = field(metadata=SCRATCH)
     noise_count: int = 0
     loss_sum: float = 0.0
     loss_count: int = 0
@@ -145,6 +147,11 @@ class Variational(Inference[VariationalState]):
                 f"`estimator` {self.estimator!r} draws no θ for the batch: it needs samples=1, a KL in closed form, "
                 "and no sticking_the_landing."
             )
+        if self.sticking_the_landing and isinstance(self.family, Radial):
+            raise ArgumentError(
+                "`sticking_the_landing` has no average with Radial(), whose density is infinite at its mean; leave it "
+                "out."
+            )
         if self.sticking_the_landing and self.kl == "closed":
             raise ArgumentError('`kl` must not be "closed" with sticking_the_landing, which needs log q at the draws.')
 
@@ -179,6 +186,17 @@ class Variational(Inference[VariationalState]):
         self._check(target, bound)
         phi = bound.start(start, self.initial_scale, rng).contiguous()
         grad = torch.zeros_like(phi)
+        closed, precision = self._closed(target, bound), gaussian_precision(target.bound_prior, start)
+        sampled = Sampled(target, self.samples, grad[: bound.size] if self.samples == 1 else None)
+        fused = (
+            isinstance(bound, BoundMeanField)
+            and self.samples == 1
+            and self.estimator == "shared"
+            and not self.sticking_the_landing
+            and (precision is not None or not closed)
+            and can_fuse((phi, grad))
+        )
+        rows = 0 if fused else self.samples
         optimizer = optimise.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, phi, grad)
         return VariationalState(
             phi=phi,
@@ -188,11 +206,12 @@ class Variational(Inference[VariationalState]):
             buffers=target.workspace.running_buffers(),
             noise_seed=int(torch.randint(0, 2**62, (), generator=rng, device=rng.device)),
             bound=bound,
-            sampled=Sampled(target, self.samples),
-            noise=torch.zeros(self.samples, bound.num_noise, dtype=phi.dtype, device=phi.device),
+            sampled=sampled,
+            noise=torch.zeros(rows, bound.num_noise, dtype=phi.dtype, device=phi.device),
             layers=None if self.estimator == "shared" else NoisyLayers(target, self.estimator),
-            closed=self._closed(target, bound),
-            precision=gaussian_precision(target.bound_prior, start),
+            closed=closed,
+            precision=precision,
+            fused=fused,
         )
 
     def _check(self, target: Target, bound: BoundFamily) -> None:
@@ -222,8 +241,9 @@ class Variational(Inference[VariationalState]):
         """See :class:`Inference`."""
         weight = 1.0 if batch.progress >= self.warmup else batch.progress / self.warmup
         stream = NormalStream(state.noise_seed, state.noise_count)
+        keys = stream.keys() if state.fused else None
         if state.layers is None:
-            loss, pull = self._shared(target, state, batch, stream, weight)
+            loss, pull = self._shared(target, state, batch, stream, weight, keys)
         else:
             loss, pull = self._by_layers(target, state, batch, stream, state.layers)
         state.noise_count = stream.count
@@ -240,7 +260,10 @@ class Variational(Inference[VariationalState]):
                 by_mean, by_variance = average_scores(target.bound_prior, mean, state.bound.variances(state.phi))
             pull.mean = by_mean.mul_(-share) if pull.mean is None else pull.mean.sub_(by_mean, alpha=share)
             pull.variance = by_variance.mul_(-share)
-        state.bound.pull_back(state.phi, state.noise, pull, state.grad)
+        if keys is not None:
+            _pull_at_once(state, pull, keys)
+        else:
+            state.bound.pull_back(state.phi, state.noise, pull, state.grad)
         if closed and state.precision is not None:  # Gaussian: the part of the mean is the prior's own gradient there
             target.bound_prior.add_gradient(mean, state.grad[: state.bound.size], -share)
         if not math.isfinite(float(state.grad.sum())):
@@ -253,12 +276,21 @@ class Variational(Inference[VariationalState]):
         return state, Info(loss, status, metrics=metrics)
 
     def _shared(
-        self, target: Target, state: VariationalState, batch: Batch, stream: NormalStream, weight: float
+        self,
+        target: Target,
+        state: VariationalState,
+        batch: Batch,
+        stream: NormalStream,
+        weight: float,
+        keys: Keys | None,
     ) -> tuple[float, Pull]:
         """One draw (or several) for all rows of the batch."""
         sampled, bound = state.sampled, state.bound
-        fill_noise_(state.noise, stream, self.antithetic)
-        bound.draw_(state.phi, state.noise, sampled.theta)
+        if keys is not None:
+            draw_by_log_scale_(sampled.theta[0], state.phi[: bound.size], state.phi[bound.size :], keys)
+        else:
+            fill_noise_(state.noise, stream, self.antithetic)
+            bound.draw_(state.phi, state.noise, sampled.theta)
         loss = sampled.gradients(target, batch, state.buffers)
         if not state.closed:
             target.bound_prior.add_gradient(sampled.theta, sampled.grad, -weight / batch.num_data)
@@ -313,3 +345,11 @@ class Variational(Inference[VariationalState]):
         """q; with batch statistics for ``draws`` draws where the network has batch norm."""
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         return with_statistics(target, state.bound.posterior(state.phi.detach(), buffers), data, self.draws)
+
+
+def _pull_at_once(state: VariationalState, pull: Pull, keys: Keys) -> None:
+    """The mean field's gradient in log σ in one pass; that in the mean is where the network left it."""
+    size = state.bound.size
+    by_mean, by_scale = state.grad[:size], state.grad[size:]
+    factor, each = (1.0, pull.variance) if isinstance(pull.variance, Tensor) else (pull.variance, None)
+    pull_to_log_scale_(by_scale, by_mean, state.phi[size:], keys, factor, each, pull.entropy)

@@ -55,7 +55,7 @@ class VOGN(NaturalGradient):
     tensor([[2.]])
     """
 
-    lr: float = 0.01
+    lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     curvature: Literal["sampled", "ggn", "gradients"] = "sampled"
 

@@ -3,6 +3,7 @@
 from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock, LowRankBlock
 from temperance.linalg.covariance import (
     BlockCovariance,
+    CholeskyCovariance,
     Covariance,
     DenseCovariance,
     DiagonalCovariance,
@@ -15,6 +16,7 @@ from temperance.linalg.precision import PosteriorCovariance
 __all__ = [
     "Block",
     "BlockCovariance",
+    "CholeskyCovariance",
     "Covariance",
     "DenseBlock",
     "DenseCovariance",

@@ -179,6 +179,52 @@ class DenseCovariance(Covariance):
 
 
 @dataclass(frozen=True, eq=False)
+class CholeskyCovariance(Covariance):
+    """Σ = L Lᵀ, kept as L: what is nearly singular stays exact, for Σ itself is never formed.
+
+    >>> CholeskyCovariance(torch.tensor([[1.0, 0.0], [1.0, 2.0]])).diagonal()
+    tensor([1., 5.])
+    """
+
+    factor: Tensor
+
+    def __post_init__(self) -> None:
+        check_triangular(self.factor)
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.factor)
+
+    def draw(self, rng: torch.Generator) -> Tensor:
+        """L z."""
+        return self.factor @ standard_normal(self.size, self.factor, rng)
+
+    def dense(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.factor @ self.factor.T
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.factor.square().sum(1)
+
+    def log_det(self) -> Tensor:
+        """See :class:`Covariance`."""
+        return 2 * self.factor.diagonal().log().sum()
+
+    def inverse_quadratic(self, delta: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        solved = torch.linalg.solve_triangular(self.factor, delta.reshape(-1, self.size).T, upper=False)
+        return solved.square().sum(0).view(delta.shape[:-1])
+
+
+def check_triangular(factor: Tensor) -> None:
+    """Raise unless a triangular factor is that of a proper covariance."""
+    if not bool(torch.isfinite(factor).all()) or not bool((factor.diagonal() > 0).all()):
+        raise NumericalError("a triangular factor must be finite with a positive diagonal; this one is not.")
+
+
+@dataclass(frozen=True, eq=False)
 class KroneckerCovariance(Covariance):
     """Σ = U ⊗ V over a matrix m × n read row by row: Cov(X_ab, X_cd) = U_ac V_bd, with U = A Aᵀ, V = B Bᵀ.
 
@@ -192,9 +238,8 @@ class KroneckerCovariance(Covariance):
     right: Tensor
 
     def __post_init__(self) -> None:
-        for factor in (self.left, self.right):
-            if not bool(torch.isfinite(factor).all()) or not bool((factor.diagonal() > 0).all()):
-                raise NumericalError("a triangular factor must be finite with a positive diagonal; this one is not.")
+        check_triangular(self.left)
+        check_triangular(self.right)
 
     @property
     def size(self) -> int:

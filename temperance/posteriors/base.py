@@ -53,6 +53,11 @@ class Posterior(Value, ABC):
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         """n independent draws, n × P."""
 
+    @property
+    def most_nodes(self) -> int | None:
+        """How many nodes there can be at most; ``None``: as many as are asked for."""
+        return None
+
     def retarget(self, target: Any) -> Any:
         """The target that this posterior belongs to: the one given, unless a prior or a noise level was chosen."""
         return target

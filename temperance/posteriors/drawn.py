@@ -36,6 +36,11 @@ class WithStatistics(Posterior):
         return len(next(iter(self.statistics.values())))
 
     @property
+    def most_nodes(self) -> int | None:
+        """See :class:`Posterior`."""
+        return self.count
+
+    @property
     def size(self) -> int:
         """P."""
         return self.inner.size

@@ -82,6 +82,18 @@ def masked(network: nn.Module) -> nn.Module:
     return made
 
 
+def unmasked(network: nn.Module) -> nn.Module:
+    """``network`` with the dropouts that :func:`masked` has replaced, in place."""
+    for name, module in list(network.named_modules(remove_duplicate=False)):
+        if isinstance(module, MaskedDropout):
+            prefix, _, leaf = name.rpartition(".")
+            setattr(network.get_submodule(prefix), leaf, module.dropout)
+    for key, hook in list(network._forward_pre_hooks.items()):
+        if isinstance(hook, _Restart):
+            del network._forward_pre_hooks[key]
+    return network
+
+
 class _Restart:
     """Before a pass of the whole network: calls are counted anew."""
 

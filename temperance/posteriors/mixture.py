@@ -74,6 +74,8 @@ class Mixture(Posterior):
         parts = []
         for k, c in enumerate(self.components):
             wanted = None if n is None and c.finite else each
+            if n is None and wanted is not None and c.most_nodes is not None:
+                wanted = min(wanted, c.most_nodes)
             parts.append(c.nodes(wanted, derive_seed(seed, "component", k)))
         weights = torch.cat([share * part.weights for share, part in zip(self.shares(), parts, strict=True)])
         ends = torch.tensor([len(part) for part in parts]).cumsum(0).tolist()

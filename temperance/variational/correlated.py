@@ -11,8 +11,8 @@ from torch import Tensor
 from temperance.errors import ArgumentError
 from temperance.linalg.covariance import (
     BlockCovariance,
+    CholeskyCovariance,
     Covariance,
-    DenseCovariance,
     DiagonalCovariance,
     KroneckerCovariance,
     LowRankCovariance,
@@ -83,9 +83,8 @@ class BoundFullRank(BoundFamily):
         return -torch.linalg.solve_triangular(self._factor(phi).T, noise.T, upper=True).T
 
     def posterior(self, phi: Tensor, buffers: Buffers) -> Posterior:
-        """A :class:`Gaussian` with a dense covariance."""
-        factor = self._factor(phi.detach())
-        return Gaussian(self.mean(phi).clone(), DenseCovariance(factor @ factor.T), buffers)
+        """A :class:`Gaussian` whose covariance is kept as L."""
+        return Gaussian(self.mean(phi).clone(), CholeskyCovariance(self._factor(phi.detach())), buffers)
 
 
 @dataclass(frozen=True, eq=False)

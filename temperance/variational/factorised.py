@@ -115,8 +115,8 @@ class BoundMeanField(BoundFactorised):
             by_scale.zero_()
         elif len(pull.draws) == 1:
             assert noise is not None
-            by_mean.copy_(pull.draws[0])
             torch.mul(pull.draws[0], noise[0], out=by_scale)
+            by_mean.copy_(pull.draws[0])
         else:
             assert noise is not None
             torch.sum(pull.draws, 0, out=by_mean)

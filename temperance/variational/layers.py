@@ -26,6 +26,7 @@ from temperance.curvature.capture import Capture
 from temperance.curvature.layers import ConvolutionLayer, LinearLayer, Matrix
 from temperance.dynamics import NormalStream
 from temperance.errors import NetworkError
+from temperance.seeds import generator
 from temperance.target import Target
 
 Kind = Literal["local", "flipout"]
@@ -40,9 +41,11 @@ class NoisyLayers:
         workspace = target.workspace
         if workspace.example is None:
             raise NetworkError("the target has seen no data yet: call target.prepare(data) first.")
-        capture = Capture(target, target.initial_theta(), workspace.running_buffers(), None)
-        if not capture.recall():
-            capture.verify(workspace.example)
+        # Tried away from the start, where a layer of zeros would hide what lies below it.
+        theta = target.initial_theta()
+        noise = torch.randn(theta.shape, generator=generator(0, "noisy-layers"), dtype=theta.dtype).to(theta.device)
+        capture = Capture(target, theta + 0.1 * noise, workspace.running_buffers(), None)
+        capture.verify(workspace.example)
         self.layers = [
             layer
             for layer in capture.layers

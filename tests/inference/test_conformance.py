@@ -72,7 +72,7 @@ TABLE = {
     "Variational, sampled KL": (tp.Variational(tp.TiedScale(1), kl="sampled", warmup=0.5), {"steps": 3}),
     "Variational, low rank": (tp.Variational(tp.LowRank(2), optimizer=SGD), {"steps": 3}),
     "Variational, matrix normal": (tp.Variational(tp.MatrixNormal()), {"steps": 3}),
-    "Variational, radial": (tp.Variational(tp.Radial(), sticking_the_landing=True), {"steps": 3}),
+    "Variational, radial": (tp.Variational(tp.Radial()), {"steps": 3}),
     "Ensemble of Variational": (tp.Ensemble(tp.Variational(), 2), {"steps": 3}),
     "IVON": (tp.IVON(lr=0.1, betas=(0.9, 0.99), initial_hessian=0.2, schedule=tp.cosine, **PAIRS), LEARNED),
     "VOGN": (
