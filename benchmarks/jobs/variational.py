@@ -48,7 +48,9 @@ def variational_job(network: str, steps: int) -> Callable[[], dict[str, Round]]:
 
 def ivon_job(network: str, steps: int) -> Callable[[], dict[str, Round]]:
     def setup() -> dict[str, Round]:
+        vogn = {"VOGN": method_steps(tp.VOGN(lr=LR), network, steps)} if network == "mlp" else {}
         return {
+            **vogn,
             "ours": method_steps(tp.IVON(lr=LR), network, steps),
             "optimiser": ivon_optimiser(network, steps),
             "floor": bare_step.step(network, "adam", steps),

@@ -163,9 +163,10 @@ class Variational(Inference[VariationalState]):
         return Exactness.DIAGONAL if isinstance(self.family, MeanField) else Exactness.APPROXIMATE
 
     def cost(self) -> Cost:
-        """Mean field: φ, its gradient and Adam's moments, each twice θ; and a draw, its gradient and its noise, each
-        for every sample. Other families: see ``num_parameters`` of the bound family; declared here for few weights."""
-        per_sample = 3 * self.samples
+        """Mean field: φ, its gradient and Adam's moments, each twice θ; a draw, its gradient and its noise for every
+        sample (one sample leaves its gradient in that of φ). Where the number grows with the layers' sizes it is not a
+        number of copies: see ``num_parameters`` of the bound family."""
+        per_sample = 2 if self.samples == 1 else 3 * self.samples
         moments = {"SGD": 1 if dict(self.optimizer_args).get("momentum") else 0}.get(self.optimizer.__name__, 2)
         sizes = {"MeanField": 2.0, "Radial": 2.0, "TiedScale": 2.0}
         if isinstance(self.family, LowRankFamily):

@@ -278,8 +278,8 @@ def test_antithetic_pairs_take_the_noise_out_of_the_mean_of_a_quadratic():
     assert float((pairs / plain).max()) < 1e-10
 
 
-# In single precision L may be known to every digit and Σ = L Lᵀ not be positive definite: here 1 + 1e-8 is 1. Posteriors
-# of networks are like that: loose along some directions, tight across them.
+# In single precision L may be known to every digit and Σ = L Lᵀ not be positive definite: here 1 + 1e-8 is 1. Such are
+# posteriors of networks: loose along some directions, tight across them.
 def test_full_rank_posterior_in_single_precision_is_as_good_as_its_factor():
     layout = tp.Target(nn.Linear(6, 1, bias=False), tp.Normal(scale=1.0), tp.GaussianPrior(1.0)).layout
     bound = tp.FullRank().bind(layout)
