@@ -28,7 +28,8 @@ _HALF_LOG_2PIE = 0.5 * math.log(2 * math.pi * math.e)
 
 @dataclass(frozen=True, eq=False)
 class FullRank(Family):
-    """θ = μ + L ε with L lower triangular, its diagonal kept positive by a logarithm: every correlation.
+    """θ = μ + L ε with L lower triangular, its diagonal kept positive by a logarithm: every correlation. Below the
+    diagonal, φ has each row in units of its diagonal element.
 
     P² numbers, so it is refused above ``limit`` of them. On a linear-Gaussian model its optimum is the posterior, and
     the ELBO the log evidence.
@@ -51,8 +52,10 @@ class FullRank(Family):
 
 
 def triangular(raw: Tensor) -> Tensor:
-    """A lower triangular matrix from a square one: its diagonal is the exponential of the given one."""
-    return raw.tril(-1) + raw.diagonal().exp().diag()
+    """A lower triangular matrix L from any square one: exp of its diagonal on the diagonal, and each row below it in units
+    of that row's, L_ij = L_ii R_ij. In its own units a row of many small steps does not outgrow its diagonal, which would
+    make L singular to rounding; and a learning rate means the same for weights of any scale."""
+    return raw.diagonal().exp().unsqueeze(1) * (raw.tril(-1) + torch.eye(len(raw), dtype=raw.dtype, device=raw.device))
 
 
 class BoundFullRank(BoundFamily):

@@ -285,7 +285,7 @@ def test_full_rank_posterior_in_single_precision_is_as_good_as_its_factor():
     bound = tp.FullRank().bind(layout)
     phi = bound.start(torch.zeros(6), 1e-4, torch.Generator())
     factor = bound.parts(phi)["factor"]
-    factor[1:, 0], factor[0, 0] = 1.0, 0.0  # θᵢ = ε₀ + 1e-4 εᵢ
+    factor[1:, 0], factor[0, 0] = 1e4, 0.0  # θᵢ = ε₀ + 1e-4 εᵢ
     posterior, noise = bound.posterior(phi, {}), torch.ones(1, 6)
     draws = posterior.sample(1000, seed=0)
     assert float((draws[:, 1:] - draws[:, :1]).std()) == pytest.approx(1e-4, rel=0.1)
