@@ -80,7 +80,7 @@ def exact_averages(monkeypatch):
 
 def test_full_rank_finds_the_posterior_and_its_evidence():
     problem = conjugate_regression()
-    fitted = fit(problem, tp.FullRank(), 1200, samples=8, sticking_the_landing=True, last=1e-4, betas=LONG)
+    fitted = fit(problem, tp.FullRank(), 2000, samples=8, sticking_the_landing=True, last=1e-4, betas=LONG)
     close(fitted.posterior, problem, 1e-6)
     bound = fitted.elbo(problem.data)
     assert bound.value == pytest.approx(problem.log_evidence, abs=1e-6)
