@@ -4,7 +4,8 @@
 
 ``kinetic``, ``configurational``, ``configurational_of`` and ``curvature_temperature`` measure how hot a sampler is;
 ``weights`` and ``predictions`` whether its chains agree, in weights and in functions; ``gradient_noise`` what
-minibatches add; ``prior_predictive`` what the prior believes before any data.
+minibatches add; ``prior_predictive`` what the prior believes before any data; ``product_matrix`` and
+``local_products`` what independent weights become when layers are multiplied.
 """
 
 from temperance.diagnose.checks import Check
@@ -12,6 +13,13 @@ from temperance.diagnose.convergence import Convergence, predictions, weights
 from temperance.diagnose.mixing import autocorrelation, bulk_ess, ess, mcse, rhat, tail_ess
 from temperance.diagnose.noise import GradientNoise, gradient_noise, tail_index
 from temperance.diagnose.prior import PriorPredictive, prior_predictive, relu_variance_growth
+from temperance.diagnose.product import (
+    ProductMoments,
+    local_product,
+    local_products,
+    matrix_normal_as_product,
+    product_matrix,
+)
 from temperance.diagnose.temperature import Temperatures, configurational, kinetic, kinetic_interval
 from temperance.diagnose.verdict import Verdict, sampling
 from temperance.diagnose.virial import configurational_of, curvature_temperature
@@ -21,6 +29,7 @@ __all__ = [
     "Convergence",
     "GradientNoise",
     "PriorPredictive",
+    "ProductMoments",
     "Temperatures",
     "Verdict",
     "autocorrelation",
@@ -32,9 +41,13 @@ __all__ = [
     "gradient_noise",
     "kinetic",
     "kinetic_interval",
+    "local_product",
+    "local_products",
+    "matrix_normal_as_product",
     "mcse",
     "predictions",
     "prior_predictive",
+    "product_matrix",
     "relu_variance_growth",
     "rhat",
     "sampling",

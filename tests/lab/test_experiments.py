@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -21,7 +22,9 @@ from temperance.lab.experiments import (
     all_experiments,
     dirty_likelihood,
     find_experiment,
+    liberty_hmc,
     prior_predictive,
+    universality,
     well_specified,
 )
 from temperance.lab.folder import settings_from
@@ -68,8 +71,16 @@ def test_quick_prior_predictive(tmp_path):
     assert verdicts["A prior scaled by fan-in collapses less"] is True
 
 
+def test_quick_universality(tmp_path):
+    verdicts = check_quick("universality", tmp_path)
+    assert verdicts["With two hidden layers the error of the predictive CDF falls with width"] is True
+    assert verdicts["One hidden layer does not get there"] is True
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("prior-predictive", "diagnostics")])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in ("prior-predictive", "diagnostics", "universality")]
+)
 def test_quick(name, tmp_path):
     check_quick(name, tmp_path, workers=2)
 
@@ -122,6 +133,118 @@ def test_only_the_clean_gradient_is_unbiased():
         found[switch] = dirty_likelihood.gradient_bias(target, train, 50, 4)  # 50, 50 and 20 rows
     assert found[""] < 1e-5
     assert all(bias > 0.02 for switch, bias in found.items() if switch)
+
+
+def ar1(covariance, size, rate, rng):
+    """Draws of N(0, covariance) that forget by ``rate`` a step, one for each parameter."""
+    noise = rng.multivariate_normal(np.zeros(len(covariance)), covariance, size)
+    made = np.empty_like(noise)
+    made[0] = noise[0]
+    for t in range(1, size):
+        made[t] = rate * made[t - 1] + np.sqrt(1 - rate**2) * noise[t]
+    return made
+
+
+def banded(size, rho):
+    return rho ** np.abs(np.subtract.outer(np.arange(size), np.arange(size)))  # log det = (size − 1) log(1 − ρ²)
+
+
+def test_the_kl_error_and_its_bias_in_closed_form():
+    rng = np.random.default_rng(0)
+    truth = -0.5 * 29 * math.log(1 - 0.5**2)
+    raw = [liberty_hmc.kl_error(rng.multivariate_normal(np.zeros(30), banded(30, 0.5), 100)) for _ in range(200)]
+    error = np.std(raw) / math.sqrt(200)
+    assert np.mean(raw) - liberty_hmc.wishart_bias(30, 99) == pytest.approx(truth, abs=4 * error)
+    assert liberty_hmc.wishart_bias(30, 99) > 20 * error  # without the correction it would be plainly wrong
+    assert math.isnan(liberty_hmc.kl_error(rng.standard_normal((30, 30))))
+    exact = np.linalg.cholesky([[1, 0.8], [0.8, 1]]) @ np.array([[1, 1, -1, -1], [1, -1, 1, -1]])
+    assert liberty_hmc.kl_error(exact.T) == pytest.approx(0.5108256238)  # protocols B.4
+
+
+def test_shifted_draws_correct_for_a_chain_that_forgets_slowly():
+    rng = np.random.default_rng(1)
+    truth, settings = -0.5 * 29 * math.log(1 - 0.5**2) / 30, liberty_hmc.LibertySettings(shifts=5, points=50, repeats=1)
+    found = [liberty_hmc.errors(settings, ar1(banded(30, 0.5), 300, 0.7, rng), seed) for seed in range(20)]
+    corrected, naive = (np.array([f[entry] for f in found]) for entry in ("kl", "kl_independent"))
+    assert corrected.mean() == pytest.approx(truth, abs=4 * corrected.std() / math.sqrt(20))
+    assert naive.mean() - truth > 10 * naive.std() / math.sqrt(20)  # taking the draws as independent is not enough
+    assert 60 < np.mean([f["effective"] for f in found]) < 150
+    nothing = [liberty_hmc.errors(settings, ar1(np.eye(30), 300, 0.7, rng), seed) for seed in range(20)]
+    for entry in ("kl", "w"):
+        values = np.array([f[entry] for f in nothing])
+        assert abs(values.mean()) < 4 * values.std() / math.sqrt(20)
+
+
+def test_shifting_keeps_each_series_and_unties_them():
+    theta = np.repeat(np.arange(50.0)[:, None], 8, axis=1)
+    made = liberty_hmc.shift(theta, np.random.default_rng(0))
+    assert all(np.array_equal(np.sort(column), np.arange(50.0)) for column in made.T)
+    assert all(set(np.diff(column) % 50) == {1.0} for column in made.T)
+    assert len({column[0] for column in made.T}) > 4
+
+
+def test_wasserstein_error_is_that_of_gaussians():
+    """W₂ between N(0, Σ) and its diagonal, Σ = [[1, .8], [.8, 1]], is √.42229 (protocols B.4); from it goes what two
+    samples of one distribution are apart."""
+    rng = np.random.default_rng(0)
+    theta, other = (rng.multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 500) for _ in range(2))
+    found = liberty_hmc.wasserstein_error(theta, np.arange(500), 3, rng)
+    noise = liberty_hmc.assignment_distance(theta, other)
+    assert noise < 0.35
+    assert abs(found - (math.sqrt(0.4222912360) - noise)) < noise
+    corners = np.array(np.meshgrid([-1, 1], [-1, 1], [-1, 1])).reshape(3, -1).T.astype(float)  # R is I exactly
+    assert liberty_hmc.wasserstein_error(corners, np.arange(8), 2, rng) == pytest.approx(0.0, abs=1e-9)
+    a = rng.standard_normal((40, 3))
+    assert liberty_hmc.assignment_distance(a, a[rng.permutation(40)]) == pytest.approx(0.0, abs=1e-6)
+    assert liberty_hmc.assignment_distance(a, a + np.array([3.0, 0.0, 4.0])) == pytest.approx(5.0)
+
+
+def test_one_mode_is_the_heavier_of_two():
+    rng = np.random.default_rng(0)
+    theta = rng.standard_normal((600, 12))
+    theta[:200, 3] += 9.0
+    kept, parts = liberty_hmc.one_mode(theta[rng.permutation(600)], 3, 4, 0)
+    assert parts == 2
+    assert 395 <= kept.sum() <= 405
+    kept, parts = liberty_hmc.one_mode(rng.standard_normal((600, 12)), 3, 4, 0)
+    assert parts == 1
+    assert kept.all()
+
+
+def test_the_sampler_of_liberty_finds_the_posterior_of_a_linear_model():
+    """Logistic regression on two moons, whose posterior is nearly Gaussian: its mean is near the mode, and its spread
+    near that of the curvature there."""
+    settings = dataclasses.replace(
+        liberty_hmc.PRESETS["quick"].settings, rows=100, draws=250, burn=10, longest=15, trajectory=1.5
+    )
+    train, _ = liberty_hmc.moons(settings, 0)
+    target = tp.Target(torch.nn.Linear(2, 2), tp.Categorical(), tp.GaussianPrior(1.0))
+    best = fit(target, tp.Laplace(tp.MAP(lr=0.05), tp.Dense()), train, steps=400, batch_size=100)
+    fitted, step = liberty_hmc.sample_posterior(settings, target, train, best.posterior.mean, 0)
+    theta = fitted.posterior.theta.double()
+    assert 0.6 < float(fitted.posterior.trace.acceptance[-1]) < 1.0
+    assert 0.05 < step < 1.0
+    spread = best.posterior.covariance().double().diagonal().sqrt()
+    assert ((theta.mean(0) - best.posterior.mean.double()) / spread).abs().max() < 0.5
+    assert (theta.std(0) / spread).log().abs().max() < 0.3
+
+
+def test_the_network_of_universality_is_its_construction():
+    settings = universality.PRESETS["quick"].settings
+    network, mean, noise = universality.build(settings, 16, 3)
+    assert int((noise > 0).sum()) == 1
+    target = tp.Target(network, tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+    posterior = universality.as_posterior(mean, noise, 1e-6)
+    theta = posterior.sample(500, seed=0)
+    z = (theta - mean)[:, noise > 0].squeeze(1)
+    x = torch.linspace(-1, 1, 5).double()
+    made = target.workspace.outputs(theta, x.unsqueeze(1)).squeeze(-1)
+    wanted = universality.quantile(torch.special.ndtr(z).unsqueeze(1), x)
+    assert ((made - wanted).abs() * universality.density(wanted, x)).mean() < 0.1
+    level = universality.levels(1000).unsqueeze(1)
+    perfect = universality.quantile(level, x)
+    assert universality.kolmogorov(perfect, x).max() < 1e-3
+    assert universality.kolmogorov(perfect + 0.1, x).min() > 0.04
 
 
 def test_augmentation_moves_images_while_training_only():

@@ -18,6 +18,12 @@ NAMES = (
     "dirty-likelihood",
     "batch-size",
     "data-size",
+    "liberty-hmc",
+    "in-between",
+    "liberty-iris",
+    "liberty-heatmaps",
+    "liberty-swag",
+    "universality",
 )
 """Each is a module of this folder (dashes become underscores) with an ``EXPERIMENT``."""
 
