@@ -29,7 +29,7 @@ class IVON(NaturalOptimizer):
         params: parameters, or groups of them, as for any optimiser of torch.
         lr: ℓ; of the size that suits SGD with momentum.
         num_data: N, the size of the whole training set (not of a batch).
-        betas: β₁, β₂. With few steps (under 10,000) a smaller β₂, say 0.9995.
+        betas: β₁, β₂. For runs of more than some 10,000 steps a β₂ up to 0.99999.
         initial_hessian: h₀: σ starts at 1/√(N h₀).
         weight_decay: δ. A Gaussian prior of scale s is δ = 1/(N s²): :func:`weight_decay_of`.
         temperature: T.
@@ -55,7 +55,7 @@ class IVON(NaturalOptimizer):
         params: ParamsT,
         lr: float,
         num_data: int,
-        betas: tuple[float, float] = (0.9, 0.99999),
+        betas: tuple[float, float] = (0.9, 0.9995),
         initial_hessian: float = 1.0,
         weight_decay: float = 1e-4,
         temperature: float = 1.0,

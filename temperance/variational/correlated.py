@@ -52,9 +52,9 @@ class FullRank(Family):
 
 
 def triangular(raw: Tensor) -> Tensor:
-    """A lower triangular matrix L from any square one: exp of its diagonal on the diagonal, and each row below it in units
-    of that row's, L_ij = L_ii R_ij. In its own units a row of many small steps does not outgrow its diagonal, which would
-    make L singular to rounding; and a learning rate means the same for weights of any scale."""
+    """A lower triangular matrix L from any square one: exp of its diagonal on the diagonal, and each row below it in
+    units of that row's, L_ij = L_ii R_ij. In its own units a row of many small steps does not outgrow its diagonal,
+    which would make L singular to rounding; and a learning rate means the same for weights of any scale."""
     return raw.diagonal().exp().unsqueeze(1) * (raw.tril(-1) + torch.eye(len(raw), dtype=raw.dtype, device=raw.device))
 
 

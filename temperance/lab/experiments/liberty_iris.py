@@ -59,9 +59,7 @@ PRESETS = {
         IrisSettings(seeds=3, width=3, depths=(1, 2), steps=60, samples=4, predict_draws=20, elbo_draws=50), 0.3
     ),
     "standard": Preset(IrisSettings(seeds=6), 8),
-    "paper": Preset(
-        IrisSettings(seeds=100, depths=(1, 2, 3, 4), steps=50000, lr=1e-3, batch_size=16), 4000
-    ),
+    "paper": Preset(IrisSettings(seeds=100, depths=(1, 2, 3, 4), steps=50000, lr=1e-3, batch_size=16), 4000),
 }
 
 
