@@ -334,11 +334,15 @@ class _Loop:
         fitted: Fitted | None = None
         if self.path is not None and status.ok and not self.torn and self._needs_data():
             self.save()  # the second phase may be long: what was trained is safe before it begins
+        began = time.perf_counter()
         try:
             fitted = self._fitted(self.data)
         except NumericalError:
+            if status is INTERRUPTED and self.path is not None and not self.torn:
+                self.save()  # there is no posterior yet, but what was trained is kept
             if status.ok:
                 raise
+        self.info.seconds += time.perf_counter() - began
         if self.path is not None and fitted is not None and not self.torn:
             try:
                 self.save(fitted, finished=status.ok and status is not INTERRUPTED)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from temperance import scores, store
 from temperance.data.data import Data
-from temperance.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.errors import ArgumentError, CorruptRunError, MismatchError, NumericalError, StoreError
 from temperance.inference.evidence import Tune, evidence_gradient
 from temperance.likelihoods import Categorical
-from temperance.posteriors import Draws, LaplacePosterior, Mixture, Posterior
+from temperance.posteriors import Draws, Gaussian, LaplacePosterior, Mixture, Posterior
 from temperance.posteriors.base import check_count
 from temperance.posteriors.dropout import unmasked
 from temperance.predict import ClassPredictive, Predictive, predict
@@ -162,6 +162,14 @@ class Fitted:
             for rows in theta.split(max(1, min(draws, 2**24 // self.target.layout.size))):
                 log_joint = self.target.log_density(rows.to(self.target.device), known)
                 terms.append(log_joint.double().cpu() - density(rows).double().cpu())
+        if isinstance(self.posterior, Gaussian):  # draws must be where their density says, or log q is rounding error
+            inside = self.posterior.operator.inverse_quadratic(theta[:10] - self.posterior.mean).double().mean()
+            expected = self.posterior.operator.rank
+            if not 0.1 * expected <= float(inside) <= 10 * expected + 10:
+                raise NumericalError(
+                    f"the covariance is too close to singular for a density: draws are at a squared distance of "
+                    f"{float(inside):.3g} where {expected} is expected. Use float64, or train with a smaller lr."
+                )
         values = torch.cat(terms)
         error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.inf
         return Elbo(float(values.mean()), error)

@@ -15,7 +15,10 @@ from temperance.errors import ArgumentError
 from temperance.posteriors.base import check_count
 from temperance.priors import BoundPrior, GaussianDensity
 from temperance.priors.base import Density
+from temperance.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.target import Target
+
+DIVERGENCE = 1e4  # how many times the first loss counts as divergence
 
 
 @dataclass
@@ -67,7 +70,7 @@ def check_samples(samples: int, antithetic: bool) -> None:
     """A positive number; an even one for pairs."""
     check_count(samples, "samples")
     if antithetic and samples % 2:
-        raise ArgumentError(f"`samples` must be even where draws come in antithetic pairs; got {samples}.")
+        raise ArgumentError(f"`samples` must be even, say 2, where draws come in antithetic pairs; got {samples}.")
 
 
 # ---------------------------------------------------------------------- the prior's part of an average over q
@@ -108,6 +111,42 @@ def prior_average(prior: BoundPrior, mean: Tensor, variance: Tensor) -> float:
     """E log p(θ)."""
     parts = [density.average(mean[piece], variance[piece]).double().sum() for piece, density in prior.pieces]
     return float(torch.stack(parts).sum())
+
+
+def judge(loss: float, gradient: Tensor, first: float | None) -> Status:
+    """Look at the loss, and at the gradient before it is used; ``first`` is the first loss of the run."""
+    if not math.isfinite(loss):
+        return NON_FINITE_LOSS
+    if not math.isfinite(float(gradient.sum())):
+        return NON_FINITE_GRADIENT
+    return DIVERGED if first is not None and loss > DIVERGENCE * (abs(first) + 1.0) else OK
+
+
+@dataclass
+class EpochLoss:
+    """The losses of the epoch under way, for the ELBO at its end; and the first of the run."""
+
+    total: float = 0.0
+    count: int = 0
+    first: float | None = None
+
+    def add(self, loss: float) -> None:
+        """One more batch."""
+        self.total += loss
+        self.count += 1
+        self.first = loss if self.first is None else self.first
+
+    def elbo(
+        self, target: Target, num_data: int, mean: Tensor, variance: Tensor, entropy: float, draws: Tensor, normal: bool
+    ) -> float:
+        """(E log p(D | θ)/λ + E log p(θ)) / T + H[q], and begin anew. ``draws`` serve where log p has no average."""
+        log_lik = -num_data * self.total / self.count / target.likelihood_temperature
+        self.total, self.count = 0.0, 0
+        if closed_form(target.bound_prior, normal):
+            log_prior = prior_average(target.bound_prior, mean, variance)
+        else:
+            log_prior = float(target.bound_prior.log_prob(draws).mean())
+        return (log_lik + log_prior) / target.temperature + entropy
 
 
 def check_fraction(value: object, argument: str) -> float:

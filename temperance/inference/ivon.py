@@ -10,8 +10,9 @@ from torch import Tensor
 from temperance.data.data import Batch
 from temperance.dynamics import NormalStream
 from temperance.dynamics.gaussian import can_fuse, draw_by_precision_, ivon_
+from temperance.inference.averages import judge
 from temperance.inference.base import Info
-from temperance.inference.natural import NaturalGradient, NaturalState, judge
+from temperance.inference.natural import NaturalGradient, NaturalState
 from temperance.target import Target
 
 
@@ -30,6 +31,8 @@ class IVON(NaturalGradient):
 
     Args:
         lr: ℓ; of the size that suits SGD with momentum (0.1 for a ResNet with norms), for the step is scaled by h₀ + δ.
+            What suits SGD depends on the loss: for a regression with noise of scale s the loss is 1/s² times as steep
+            as for standardised targets and s = 1, so divide ``lr`` by as much.
         betas: β₁, β₂. For runs of more than some 10,000 steps a β₂ nearer to one, up to 0.99999, averages more noise
             out of the curvature.
         initial_hessian: h₀, which is also the first guess of the curvature of the mean loss: σ starts at 1/√(N h₀).
@@ -82,7 +85,7 @@ class IVON(NaturalGradient):
         theta, grad = state.sampled.rows[0]
         draw_by_precision_(theta, state.mean, state.hessian, keys, delta, each, count)
         loss = float(target.gradient(theta, batch, grad, state.buffers, prior=False))
-        status = judge(loss, grad)
+        status = judge(loss, grad, state.epoch_loss.first)
         if status.ok:
             state.clock += 1
             ivon_(
@@ -99,7 +102,7 @@ class IVON(NaturalGradient):
                 rate=self.lr * self.schedule(batch.progress),
                 initial=self.initial_hessian,
             )
-        return state, Info(loss, status)
+        return self.account(target, state, batch, loss, status)
 
     def rate(self, delta: Tensor | float) -> Tensor | float:
         """ℓ (h₀ + δ)."""

@@ -43,8 +43,9 @@ class MCDropout(Inference[MCDropoutState], Stackable):
         base: how the weights are trained, dropout included, e.g. ``MAP(lr=1e-3)``; ``None`` takes ``start``, or the
             target's network as it is: nothing is trained.
 
-    A Gaussian prior of scale σ is weight decay 1/(N σ²), which is the l²(1 − p)/(N τ) of Gal & Ghahramani at their
-    length scale l and precision τ. The spread is set by p, not by the data: it does not shrink as N grows.
+    A Gaussian prior of scale σ is weight decay 1/(N σ²) on the loss in nats; Gal & Ghahramani have l²(1 − p)/N for it,
+    with l a length scale (over τ where the loss is a squared error and τ the noise's precision). The spread is set by
+    p, not by the data: it does not shrink as N grows.
 
     >>> import temperance as tp
     >>> from torch import nn

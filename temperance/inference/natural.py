@@ -15,7 +15,7 @@ from torch import Tensor
 from temperance.data.data import Batch, Data
 from temperance.dynamics import NormalStream
 from temperance.errors import ArgumentError
-from temperance.inference.averages import Sampled, check_samples, fill_noise_, gaussian_precision
+from temperance.inference.averages import EpochLoss, Sampled, check_samples, fill_noise_, gaussian_precision, judge
 from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData
 from temperance.inference.cyclical import flat
 from temperance.inference.statistics import with_statistics
@@ -23,7 +23,7 @@ from temperance.linalg.covariance import DiagonalCovariance
 from temperance.posteriors import Gaussian, Posterior
 from temperance.posteriors.base import check_count
 from temperance.priors.base import check_positive
-from temperance.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
+from temperance.status import INFINITE_ELBO, OK, Status
 from temperance.target import Target
 from temperance.values import SCRATCH
 
@@ -43,6 +43,7 @@ class NaturalState:
     prior_precision: Tensor | float = field(metadata=SCRATCH)
     noise_count: int = 0
     clock: int = 0
+    epoch_loss: EpochLoss = field(default_factory=EpochLoss)
     num_data: int = 0
     work: object = field(default=None, metadata=SCRATCH)
     fused: bool = field(default=False, metadata=SCRATCH)
@@ -114,11 +115,34 @@ class NaturalGradient(Inference[NaturalState]):
             root = (total * (batch.num_data / target.temperature)).sqrt_()  # 1/σ
             torch.div(state.noise, root, out=state.sampled.theta).add_(state.mean)
         loss, gradient, curvature = self.look(target, state, batch, root)
-        status = judge(loss, gradient)
+        status = judge(loss, gradient, state.epoch_loss.first)
         if status.ok:
             with torch.no_grad():
                 self._move(target, state, batch, gradient, curvature, total, delta)
-        return state, Info(loss, status)
+        return self.account(target, state, batch, loss, status)
+
+    @torch.no_grad()
+    def account(
+        self, target: Target, state: NaturalState, batch: Batch, loss: float, status: Status
+    ) -> tuple[NaturalState, Info]:
+        """The end of a step; at the end of an epoch, with its ELBO."""
+        if not status.ok:
+            return state, Info(loss, status)
+        state.epoch_loss.add(loss)
+        if not batch.last:
+            return state, Info(loss)
+        variance = self._variance(target, state)
+        entropy = 0.5 * float(variance.log().double().sum()) + len(variance) * 0.5 * math.log(2 * math.pi * math.e)
+        elbo = state.epoch_loss.elbo(
+            target, batch.num_data, state.mean, variance, entropy, state.sampled.theta, normal=True
+        )
+        return state, Info(loss, OK if math.isfinite(elbo) else INFINITE_ELBO, metrics={"elbo": elbo})
+
+    @staticmethod
+    def _variance(target: Target, state: NaturalState) -> Tensor:
+        """T / (N (h + δ))."""
+        precision = state.hessian * (state.num_data / target.temperature)
+        return 1.0 / (precision + _scaled(state.prior_precision, 1.0 / target.temperature))
 
     def step_at_once(
         self, target: Target, state: NaturalState, batch: Batch, stream: NormalStream
@@ -174,22 +198,13 @@ class NaturalGradient(Inference[NaturalState]):
         """A :class:`Gaussian` with variances T / (N (h + δ))."""
         if not state.num_data:
             raise NeedsData("no step was made yet, so the number of data is not known.")
-        precision = state.hessian * (state.num_data / target.temperature)
-        precision = precision + _scaled(state.prior_precision, 1.0 / target.temperature)
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        found = Gaussian(state.mean.clone(), DiagonalCovariance(1.0 / precision), buffers)
+        found = Gaussian(state.mean.clone(), DiagonalCovariance(self._variance(target, state)), buffers)
         return with_statistics(target, found, data, self.draws)
 
 
 def _scaled(value: Tensor | float, factor: float) -> Tensor | float:
     return value * factor
-
-
-def judge(loss: float, gradient: Tensor) -> Status:
-    """Look at the loss, and at the gradient before it is used."""
-    if not math.isfinite(loss):
-        return NON_FINITE_LOSS
-    return OK if math.isfinite(float(gradient.sum())) else NON_FINITE_GRADIENT
 
 
 def check_betas(betas: Sequence[float]) -> None:

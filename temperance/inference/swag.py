@@ -163,7 +163,8 @@ class SWAG(Inference[SWAGState], Stackable):
     ) -> Posterior:
         if collected < 2:
             raise NumericalError(
-                f"SWAG needs at least two iterates for a spread; the run has collected {collected} by now."
+                f"SWAG needs at least two iterates for a spread; the run has collected {collected} by now (it begins "
+                f"at {self.start:g} of the run). After an interruption, call fit again with the same checkpoint."
             )
         buffers: dict[str, Tensor] = {}
         if target.workspace.initial_buffers:

@@ -17,6 +17,7 @@ from temperance.dynamics.gaussian import Keys, can_fuse, draw_by_log_scale_, pul
 from temperance.errors import ArgumentError
 from temperance.inference import optimise
 from temperance.inference.averages import (
+    EpochLoss,
     Sampled,
     average_scores,
     check_fraction,
@@ -25,14 +26,14 @@ from temperance.inference.averages import (
     fill_noise_,
     gaussian_precision,
     has_closed_form,
-    prior_average,
+    judge,
 )
 from temperance.inference.base import Cost, Exactness, Inference, Info
 from temperance.inference.statistics import with_statistics
 from temperance.posteriors import Posterior
 from temperance.posteriors.base import check_count
 from temperance.priors.base import check_positive
-from temperance.status import INFINITE_ELBO, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
+from temperance.status import INFINITE_ELBO, NON_FINITE_LOSS, OK, Status
 from temperance.target import Target
 from temperance.values import SCRATCH
 from temperance.variational import BoundFamily, Family, FullRank, LowRankFamily, MeanField, Pull, Radial
@@ -58,8 +59,7 @@ class VariationalState:
     precision: Tensor | float | None = field(metadata=SCRATCH)
     fused: bool = field(metadata=SCRATCH)
     noise_count: int = 0
-    loss_sum: float = 0.0
-    loss_count: int = 0
+    epoch_loss: EpochLoss = field(default_factory=EpochLoss)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,8 +267,9 @@ class Variational(Inference[VariationalState]):
             state.bound.pull_back(state.phi, state.noise, pull, state.grad)
         if closed and state.precision is not None:  # Gaussian: the part of the mean is the prior's own gradient there
             target.bound_prior.add_gradient(mean, state.grad[: state.bound.size], -share)
-        if not math.isfinite(float(state.grad.sum())):
-            return state, Info(loss, NON_FINITE_GRADIENT)
+        status = judge(loss, state.grad, state.epoch_loss.first)
+        if not status.ok:
+            return state, Info(loss, status)
         optimise.clip_(state.grad, self.clip)
         state.optimizer.step()
         if state.scheduler is not None and (self.schedule_steps or batch.last):
@@ -324,20 +325,15 @@ class Variational(Inference[VariationalState]):
         self, target: Target, state: VariationalState, batch: Batch, loss: float
     ) -> tuple[Status, dict[str, float]]:
         """The ELBO of an epoch: its losses, and the KL at its end."""
-        state.loss_sum += loss
-        state.loss_count += 1
+        state.epoch_loss.add(loss)
         if not batch.last:
             return OK, {}
-        log_lik = -batch.num_data * state.loss_sum / state.loss_count / target.likelihood_temperature
-        state.loss_sum, state.loss_count = 0.0, 0
         with torch.no_grad():
-            if closed_form(target.bound_prior, state.bound.normal):
-                mean, variances = state.bound.mean(state.phi), state.bound.variances(state.phi)
-                log_prior = prior_average(target.bound_prior, mean, variances)
-            else:
-                log_prior = float(target.bound_prior.log_prob(state.sampled.theta).mean())
-            entropy = float(state.bound.entropy(state.phi))
-        elbo = (log_lik + log_prior) / target.temperature + entropy
+            bound, phi = state.bound, state.phi
+            mean, variance, entropy = bound.mean(phi), bound.variances(phi), float(bound.entropy(phi))
+            elbo = state.epoch_loss.elbo(
+                target, batch.num_data, mean, variance, entropy, state.sampled.theta, normal=bound.normal
+            )
         return (OK if math.isfinite(elbo) else INFINITE_ELBO), {"elbo": elbo}
 
     # ------------------------------------------------------------------ the result

@@ -12,6 +12,7 @@ from temperance.curvature.stochastic import BatchCurvature
 from temperance.curvature.sweep import Kind
 from temperance.data.data import Batch, Data
 from temperance.errors import ArgumentError
+from temperance.inference.averages import gaussian_precision
 from temperance.inference.base import Cost
 from temperance.inference.natural import NaturalGradient, NaturalState
 from temperance.seeds import generator
@@ -71,6 +72,11 @@ class VOGN(NaturalGradient):
     def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> NaturalState:
         """See :class:`Inference`."""
         target.refuse_batch_norm("VOGN")
+        if gaussian_precision(target.bound_prior, target.initial_theta()) is None:
+            raise ArgumentError(
+                "`prior` must be made of independent Gaussians for VOGN, whose curvature they join; use IVON or "
+                "Variational."
+            )
         return super().init(target, theta, rng)
 
     def learn_curvature(self, hessian: Tensor, estimate: Tensor, total: Tensor) -> None:
@@ -79,9 +85,6 @@ class VOGN(NaturalGradient):
 
     def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
         """See :class:`NaturalGradient`."""
-        through_draws = not isinstance(state.prior_precision, Tensor) and state.prior_precision == 0
-        if through_draws:
-            raise ArgumentError("`prior` must be Gaussian for VOGN, whose curvature it joins; use IVON or Variational.")
         gradient = torch.zeros_like(state.mean)
         curvature = torch.zeros_like(state.mean)
         loss = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -22,8 +20,9 @@ class IVON(NaturalOptimizer):
         h ← β₂ h + (1 − β₂) ĥ + ½ (1 − β₂)² (h − ĥ)² / (h + δ)
         m ← m − ℓ (h₀ + δ) (ḡ / (1 − β₁ᵗ) + δ m) / (h + δ).
 
-    Gradients may be accumulated over micro-batches (``loss / k``), clipped by norm, and scaled by a ``GradScaler``;
-    they must come from inside the block. ``state_dict`` holds all that the next step needs.
+    Gradients may be accumulated over micro-batches (``loss / k``) and scaled by a ``GradScaler``; they must come from
+    inside the block. Do not clip them: the curvature is learned from their size (``clip`` limits the step instead).
+    ``zero_grad`` forgets what blocks have shown so far; ``state_dict`` holds all that the next step needs.
 
     Args:
         params: parameters, or groups of them, as for any optimiser of torch.
@@ -63,32 +62,22 @@ class IVON(NaturalOptimizer):
         samples: int = 1,
         seed: int = 0,
     ) -> None:
-        self._products: dict[int, Tensor] = {}
         super().__init__(params, lr, num_data, betas, initial_hessian, weight_decay, temperature, clip, samples, seed)
 
-    def _begin(self) -> Any:
-        """With several samples: put the gradients so far aside, to see what this block adds."""
-        if self.samples == 1:
-            return None
-        before: dict[int, Tensor | None] = {}
-        for group in self.param_groups:
-            for p in group["params"]:
-                before[id(p)], p.grad = p.grad, None
-        return before
+    def _forget(self) -> None:
+        super()._forget()
+        self._products: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def _end(self, noises: list[list[Tensor]], before: Any) -> None:
-        if before is not None:
-            for group, noise in zip(self.param_groups, noises, strict=True):
-                for p, z in zip(group["params"], noise, strict=True):
-                    if p.grad is not None:
-                        product = p.grad * z
-                        known = self._products.get(id(p))
-                        self._products[id(p)] = product if known is None or self._norm is None else known + product
-                    earlier = before[id(p)]
-                    if earlier is not None:
-                        p.grad = earlier if p.grad is None else earlier.add_(p.grad)
-        self._norm = self._gradients() if self.samples > 1 else 0.0
+    def _end(self, noises: list[list[Tensor]]) -> None:
+        if self.samples == 1:
+            return
+        for group, noise in zip(self.param_groups, noises, strict=True):
+            for p, z in zip(group["params"], noise, strict=True):
+                if p.grad is not None:
+                    product = p.grad * z
+                    known = self._products.get(id(p))
+                    self._products[id(p)] = product if known is None else known.add_(product)
 
     def _curvature(self, p: Tensor, gradient: Tensor, noise: Tensor, root: Tensor, factor: float) -> Tensor:
         if self.samples == 1:

@@ -40,11 +40,9 @@ class NaturalOptimizer(Optimizer):
         samples: int,
         seed: int,
     ) -> None:
-        check_count(num_data, "num_data")
         self.samples = check_count(samples, "samples")
         self._kept: list[tuple[Tensor, Tensor]] | None = None
-        self._norm: float | None = None  # Σ g² after the last block; None: no block since the last step
-        self._last: list[list[Tensor]] = []  # the noise of that block
+        self._forget()
         defaults = {
             "lr": lr,
             "num_data": num_data,
@@ -56,6 +54,28 @@ class NaturalOptimizer(Optimizer):
             "seed": check_seed(seed),
         }
         super().__init__(params, defaults)
+
+    def _forget(self) -> None:
+        """Nothing was seen since the last step."""
+        self._norm: float | None = None  # Σ g² after the last block; None: no block since the last step
+        self._last: list[list[Tensor]] = []  # the noise of that block
+        self._seen: set[int] = set()  # which of the samples there were
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: what ``torch.optim.Optimizer`` keeps, and the number of samples."""
+        return {**super().__getstate__(), "samples": self.samples}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also called by ``load_state_dict``: gradients seen before belong to other weights."""
+        super().__setstate__(state)
+        self._kept = None
+        self._forget()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """See ``torch.optim.Optimizer``; what the blocks since the last step have shown is forgotten too."""
+        super().zero_grad(set_to_none)
+        if self._kept is None:
+            self._forget()
 
     def add_param_group(self, param_group: Group) -> None:
         """See ``torch.optim.Optimizer``; the group may have numbers of its own."""
@@ -73,6 +93,7 @@ class NaturalOptimizer(Optimizer):
     @staticmethod
     def _check(group: Group) -> None:
         check_positive(group["lr"], "lr")
+        check_count(group["num_data"], "num_data")
         check_positive(group["initial_hessian"], "initial_hessian")
         check_positive(group["temperature"], "temperature")
         check_betas(group["betas"])
@@ -135,8 +156,9 @@ class NaturalOptimizer(Optimizer):
             with torch.no_grad():
                 for group, noise in zip(self.param_groups, noises, strict=True):
                     for p, z in zip(group["params"], noise, strict=True):
-                        self._kept.append((p, p.detach().clone()))
-                        p.add_(z / self._inverse_scale(p, group))
+                        if p.requires_grad:  # what is frozen is known
+                            self._kept.append((p, p.detach().clone()))
+                            p.add_(z / self._inverse_scale(p, group))
             yield
         finally:
             with torch.no_grad():
@@ -155,11 +177,43 @@ class NaturalOptimizer(Optimizer):
         if not 0 <= sample < self.samples:
             raise ArgumentError(f"`sample` must be from 0 to {self.samples - 1}, for `samples` is so; got {sample}.")
         noises = [self._noise(group, sample) for group in self.param_groups]
-        before = self._begin()
-        with self._moved(noises):
-            yield
-        self._end(noises, before)
-        self._last = noises
+        if all(p.grad is None for group in self.param_groups for p in group["params"]):
+            self._forget()  # gradients were thrown away by hand
+        before = self._put_aside()
+        self._begin()
+        try:
+            with self._moved(noises):
+                yield
+        except BaseException:
+            self._abandon()
+            self._bring_back(before, keep=False)
+            raise
+        self._end(noises)
+        self._bring_back(before, keep=True)
+        self._norm, self._last = self._gradients(), noises
+        self._seen.add(sample)
+
+    def _put_aside(self) -> dict[int, Tensor | None] | None:
+        """With several samples: gradients so far, so that what a block adds is seen alone."""
+        if self.samples == 1:
+            return None
+        before: dict[int, Tensor | None] = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                before[id(p)], p.grad = p.grad, None
+        return before
+
+    def _bring_back(self, before: dict[int, Tensor | None] | None, keep: bool) -> None:
+        """Add the gradients that were put aside to those of the block, or take them in their place."""
+        if before is None:
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                earlier = before[id(p)]
+                if not keep or p.grad is None:
+                    p.grad = earlier
+                elif earlier is not None:
+                    p.grad = earlier.add_(p.grad)
 
     @contextlib.contextmanager
     def drawn(self, seed: int) -> Iterator[None]:
@@ -174,13 +228,18 @@ class NaturalOptimizer(Optimizer):
 
     # ------------------------------------------------------------------ a step
 
-    def _begin(self) -> Any:
+    def _begin(self) -> None:
         """Before a block of training."""
-        return None
+        return
+
+    def _abandon(self) -> None:
+        """After a block that ended in an error."""
+        return
 
     @abstractmethod
-    def _end(self, noises: list[list[Tensor]], before: Any) -> None:
-        """After a block of training: take what the gradients tell of the curvature."""
+    def _end(self, noises: list[list[Tensor]]) -> None:
+        """After a block of training, whose gradients the parameters hold (with several samples: its alone): take what
+        they tell of the curvature."""
 
     @abstractmethod
     def _curvature(self, p: Tensor, gradient: Tensor, noise: Tensor, root: Tensor, factor: float) -> Tensor:
@@ -196,21 +255,20 @@ class NaturalOptimizer(Optimizer):
 
     def _gradients(self) -> float:
         """Σ g² over all parameters."""
-        total = 0.0
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    total += float(p.grad.double().square().sum())
-        return total
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if any(grad.layout is not torch.strided for grad in grads):
+            raise ArgumentError("gradients must be dense: use nn.Embedding(..., sparse=False).")
+        if not grads:
+            return 0.0
+        norms = torch.stack([norm.double().to(grads[0].device) for norm in torch._foreach_norm(grads)])
+        return float(norms.square().sum())
 
     def _refuse_non_finite(self) -> None:
+        if math.isfinite(self._gradients()):
+            return
         for index, group in enumerate(self.param_groups):
             for place, p in enumerate(group["params"]):
-                if p.grad is None:
-                    continue
-                if p.grad.layout is not torch.strided:
-                    raise ArgumentError("gradients must be dense: use nn.Embedding(..., sparse=False).")
-                if not math.isfinite(float(p.grad.sum())) and not bool(torch.isfinite(p.grad).all()):
+                if p.grad is not None and not bool(torch.isfinite(p.grad).all()):
                     raise NumericalError(
                         f"the gradient of parameter {place} of group {index} is not finite; no parameter was changed. "
                         "A smaller `lr` often helps; else look for the first loss that is not finite."
@@ -231,11 +289,16 @@ class NaturalOptimizer(Optimizer):
                 f"{type(self).__name__}.step() needs gradients at a draw: put forward and backward pass in "
                 "`with optimizer.perturbed():`."
             )
+        if self._seen != set(range(self.samples)):
+            raise ArgumentError(
+                f"`samples` is {self.samples}, so a step needs blocks perturbed(0) to perturbed({self.samples - 1}); "
+                f"there were {sorted(self._seen)}."
+            )
         self._refuse_non_finite()
         factor = math.sqrt(self._gradients() / self._norm) if self._norm > 0 else 1.0
         for group, noise in zip(self.param_groups, self._last, strict=True):
             self._step_group(group, noise, factor)
-        self._norm, self._last = None, []
+        self._forget()
         return loss
 
     def _step_group(self, group: Group, noise: list[Tensor], factor: float) -> None:

@@ -64,29 +64,42 @@ class VOGN(NaturalOptimizer):
     ) -> None:
         if not isinstance(network, nn.Module):
             raise ArgumentError(f"`network` must be a module, whose layers VOGN watches; got {type(network).__name__}.")
-        self._layers = _layers_of(network)
-        self._passes: list[_Pass] = []
-        self._watching = False
-        self._squares: dict[str, Tensor] = {}
-        self._rows = 0
-        self._verified = False
-        self._names = {id(p): name for name, p in network.named_parameters() if p.requires_grad}
-        network.register_forward_pre_hook(self._begin_pass, with_kwargs=True)
-        for layer in self._layers:
-            layer.module.register_forward_hook(self._watch(layer), with_kwargs=True)
+        self._look_at(network)
         params = [p for p in network.parameters() if p.requires_grad]
         super().__init__(params, lr, num_data, betas, initial_hessian, weight_decay, temperature, clip, samples, seed)
 
-    # ------------------------------------------------------------------ watching
+    def _look_at(self, network: nn.Module) -> None:
+        self._network = network
+        self._layers = _layers_of(network)
+        self._names = {id(p): name for name, p in network.named_parameters() if p.requires_grad}
+        self._passes: list[_Pass] = []
+        self._hooks: list[Any] = []
+        self._alone = False
+        self._verified = False
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._squares: dict[str, Tensor] = {}
+        self._rows = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies come with a copy of the network."""
+        return {**super().__getstate__(), "_network": self._network}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """See :class:`NaturalOptimizer`."""
+        super().__setstate__(state)
+        if "_network" in state:
+            self._look_at(state["_network"])
+
+    # ------------------------------------------------------------------ watching, inside a block only
 
     def _begin_pass(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._watching:
-            first = next(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))
-            self._passes.append(_Pass(first.shape[0]))
+        self._passes.append(_Pass(_rows_of((args, kwargs))))
 
     def _watch(self, layer: Layer) -> Any:
         def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if not self._watching or not self._passes or not isinstance(output, Tensor) or not output.requires_grad:
+            if not self._passes or not isinstance(output, Tensor) or not output.requires_grad:
                 return
             here = self._passes[-1]
             given = args[0] if args else next(iter(kwargs.values()))
@@ -102,27 +115,30 @@ class VOGN(NaturalOptimizer):
 
         return catch
 
-    def _begin(self) -> Any:
-        self._watching = True
+    def _begin(self) -> None:
         self._passes = []
-        if self._norm is None:
-            self._squares, self._rows = {}, 0
-        if self._verified:
-            return False
         grads = [p.grad for group in self.param_groups for p in group["params"]]
-        return all(grad is None or not bool(grad.any()) for grad in grads)  # whether the block's gradients are alone
+        # Whether the block's gradients will be there alone, to be compared with.
+        self._alone = not self._verified and all(grad is None or not bool(grad.any()) for grad in grads)
+        self._hooks = [self._network.register_forward_pre_hook(self._begin_pass, with_kwargs=True)]
+        for layer in self._layers:
+            self._hooks.append(layer.module.register_forward_hook(self._watch(layer), with_kwargs=True))
+
+    def _abandon(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._passes, self._hooks = [], []
 
     @torch.no_grad()
-    def _end(self, noises: list[list[Tensor]], before: Any) -> None:
-        self._watching = False
-        passes, self._passes = self._passes, []
-        verify = bool(before) and len(passes) == 1
+    def _end(self, noises: list[list[Tensor]]) -> None:
+        passes = [here for here in self._passes if any(g is not None for gs in here.gradients.values() for g in gs)]
+        self._abandon()
+        verify = self._alone and len(passes) == 1
         for here in passes:
             for layer in self._layers:
                 self._add(layer, here, verify)
             self._rows += here.rows
         self._verified = self._verified or verify
-        self._norm = self._gradients()
 
     def _add(self, layer: Layer, here: _Pass, verify: bool) -> None:
         gradients = here.gradients.get(layer.name, [])
@@ -161,6 +177,11 @@ class VOGN(NaturalOptimizer):
                     # Rows hold ∂ℓ_i / B (all rows of all draws counted): B Σ (∂ℓ_i / B)² is the mean of squares.
                     return part * (self._rows / self.samples * factor**2 / self.samples)
                 at += entry.size
+        if bool(gradient.any()):
+            raise NetworkError(
+                f"VOGN has a gradient of {name!r} but has not seen its layer being called: the weight is used by some "
+                "other function. Use IVON."
+            )
         return torch.zeros_like(p)
 
     def _learn(self, hessian: Tensor, estimate: Tensor, total: Tensor, beta: float) -> None:
@@ -168,6 +189,20 @@ class VOGN(NaturalOptimizer):
 
     def _rate(self, group: Group) -> float:
         return float(group["lr"])
+
+
+def _rows_of(value: Any) -> int:
+    """The first dimension of the first tensor in what a network was given."""
+    if isinstance(value, Tensor):
+        return value.shape[0]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for entry in value:
+            found = _rows_of(entry)
+            if found:
+                return found
+    return 0
 
 
 def _layers_of(network: nn.Module) -> list[Layer]:
@@ -190,7 +225,7 @@ def _layers_of(network: nn.Module) -> list[Layer]:
         if layer is None:
             raise NetworkError(
                 f"VOGN has no rule for gradients of single examples in {type(module).__name__} "
-                f"({prefix or 'the network'}); use IVON, or tp.VOGN under fit."
+                f"({prefix or 'the network'}); use IVON."
             )
         found.append(layer)
     if not found:

@@ -27,12 +27,12 @@ class MaskedDropout(nn.Module):
 
     draw: Tensor
 
-    def __init__(self, dropout: nn.Module, number: int) -> None:
+    def __init__(self, dropout: nn.Module, number: int, device: torch.device | None = None) -> None:
         super().__init__()
         self.dropout = dropout
         self.number = number
         self.calls = 0
-        self.register_buffer("draw", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("draw", torch.zeros((), dtype=torch.int64, device=device), persistent=False)
         self.register_forward_pre_hook(_keep_in_graph)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,12 +70,13 @@ def masked(network: nn.Module) -> nn.Module:
     """A copy of ``network`` with each dropout replaced by a :class:`MaskedDropout`."""
     made = copy.deepcopy(network)
     stand_ins: dict[int, MaskedDropout] = {}
+    device = next((p.device for p in network.parameters()), None)
     for name in dropout_names(made, every=True):
         prefix, _, leaf = name.rpartition(".")
         owner = made.get_submodule(prefix)
         module = getattr(owner, leaf)
         if id(module) not in stand_ins:
-            stand_ins[id(module)] = MaskedDropout(module, len(stand_ins))
+            stand_ins[id(module)] = MaskedDropout(module, len(stand_ins), device)
         setattr(owner, leaf, stand_ins[id(module)])
     made.register_forward_pre_hook(_Restart(list(stand_ins.values())))
     made.train(network.training)

@@ -38,7 +38,8 @@ def predict(
     """The predictive distribution of ``posterior`` at the inputs ``x``, by averaging over its nodes.
 
     ``draws`` limits how many settings of θ are averaged, or chooses how many where the posterior is continuous;
-    ``batch_size`` rows go through the network at once. ``by`` says how, where the posterior leaves a choice:
+    ``seed`` chooses other draws where there are more (not of a sampler, nor where batch statistics were estimated for
+    some); ``batch_size`` rows go through the network at once. ``by`` says how, where the posterior leaves a choice:
 
     * ``"network"``: the network at each setting of θ;
     * ``"linearised"`` (what a Laplace posterior does unless told): the network linearised at its mode, whose outputs

@@ -8,6 +8,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.errors import ArgumentError, NetworkError
+from temperance.posteriors.dropout import masked
 from temperance.testing import critical_value
 
 F64 = torch.float64
@@ -321,3 +322,9 @@ def test_a_base_that_finds_no_point_is_refused():
         tp.fit(target, tp.MCDropout(tp.Variational()), (x, y), steps=2)
     with pytest.raises(ArgumentError, match="`base`"):
         tp.MCDropout(3)
+
+
+def test_masks_are_made_where_the_network_is():
+    """The ``meta`` device stands for a GPU: it refuses tensors of the CPU."""
+    net = masked(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)).to("meta")).eval()
+    assert net(torch.zeros(4, 3, device="meta")).shape == (4, 2)

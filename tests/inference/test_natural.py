@@ -14,7 +14,7 @@ import temperance as tp
 from temperance.curvature.stochastic import BatchCurvature
 from temperance.data import Data
 from temperance.dynamics import NormalStream
-from temperance.errors import ArgumentError, NetworkError
+from temperance.errors import ArgumentError, NetworkError, NumericalError
 from temperance.testing import conjugate_regression, critical_value, linear_gaussian
 from temperance.testing.problems import solve_linear_gaussian
 
@@ -126,7 +126,7 @@ def test_two_steps_of_vogn_by_hand():
 def test_ivon_settles_at_the_mean_field_optimum(temperature, exact_averages):
     problem = conjugate_regression()
     target = problem.target.with_temperature(temperature)
-    method = tp.IVON(lr=0.1, betas=(0.5, 0.95), initial_hessian=30.0, samples=4)
+    method = tp.IVON(lr=0.1, betas=(0.5, 0.95), initial_hessian=100.0, samples=4)
     fitted = tp.fit(target, method, problem.data, steps=500, batch_size=1000)
     close(fitted.posterior, problem, temperature, 1e-6)
 
@@ -334,3 +334,20 @@ def test_resumed_run_is_the_uninterrupted_one(name, tmp_path, monkeypatch):
     assert torch.equal(whole.posterior.mean, resumed.posterior.mean)
     assert torch.equal(whole.posterior.covariance(), resumed.posterior.covariance())
     assert torch.equal(tp.load(tmp_path / "run", net).predict(x).probs, whole.predict(x).probs)
+
+
+def test_the_elbo_of_an_epoch_goes_up_and_stays_below_the_evidence():
+    problem = conjugate_regression()
+    method = tp.IVON(lr=0.05, betas=(0.9, 0.99), initial_hessian=10.0, samples=8, antithetic=True, schedule=tp.cosine)
+    elbos = tp.fit(problem.target, method, problem.data, steps=800, batch_size=10).info.elbos
+    assert len(elbos) == 800
+    assert sum(elbos[:20]) / 20 < sum(elbos[-200:]) / 200 - 1
+    assert sum(elbos[-200:]) / 200 < problem.log_evidence
+
+
+@pytest.mark.parametrize("method", [tp.IVON(lr=100.0), tp.Variational(lr=10.0)], ids=["IVON", "Variational"])
+def test_divergence_is_no_success(method):
+    train, _ = tp.data.load("diabetes")
+    target = tp.Target(tp.nn.MLP(10, [20, 20], 1), tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
+    with pytest.raises(NumericalError):
+        tp.fit(target, method, train, epochs=50)

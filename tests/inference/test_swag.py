@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +13,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.data import Batch, Data
-from temperance.errors import ArgumentError
+from temperance.errors import ArgumentError, NumericalError
 from temperance.inference.base import Info
 from temperance.testing import assert_moments
 
@@ -253,3 +257,26 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path, monkeypatch):
             same = torch.equal(a, b) if isinstance(a, torch.Tensor) else all(torch.equal(a[n], b[n]) for n in a)
             assert same
         assert torch.equal(whole.predict(data.x).mean(), other.predict(data.x).mean())
+
+
+def test_an_interruption_before_the_first_iterate_keeps_what_was_trained(tmp_path, monkeypatch):
+    data = regression(rows=30)
+    method = tp.SWAG(BASE, rank=2, start=0.5)
+    options = {"epochs": 8, "batch_size": 10}
+    whole = tp.fit(made_target(normed()), method, data, **options)
+    step, count = tp.SWAG.step, 0
+
+    def stop(self, target, state, batch):
+        nonlocal count
+        count += 1
+        if count == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, target, state, batch)
+
+    monkeypatch.setattr(tp.SWAG, "step", stop)
+    with pytest.raises(NumericalError, match="collected 0"):
+        tp.fit(made_target(normed()), method, data, checkpoint=tmp_path / "run", every=1000, **options)
+    monkeypatch.setattr(tp.SWAG, "step", step)
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["info"]["steps"] == 5
+    resumed = tp.fit(made_target(normed()), method, data, checkpoint=tmp_path / "run", every=1000, **options)
+    assert torch.equal(resumed.posterior.mean, whole.posterior.mean)

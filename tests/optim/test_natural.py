@@ -179,6 +179,94 @@ def test_it_learns_the_conjugate_posterior():
     torch.testing.assert_close(variance, 1 / problem.precision.diagonal(), rtol=0.12, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["ivon", "vogn"])
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_step_that_was_skipped_leaves_no_trace(kind, samples):
+    """A scaler finds an infinite gradient, or the user throws a block away: the next step is as if it had not been."""
+    x, y = rows()
+    found = []
+    for skip in (False, True):
+        net = network(torch.float32)
+        optimizer = make(kind, net, samples=samples)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for wrong in [False, True, False] if skip else [False, False]:
+            optimizer.zero_grad()
+            for sample in range(samples):
+                with optimizer.perturbed(sample):
+                    loss = F.cross_entropy(net(x.float()), y) * (float("inf") if wrong else 1.0)
+                    scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update(4.0)
+        found.append([*(p.detach().clone() for p in net.parameters()), *state(optimizer)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ivon", "vogn"])
+def test_copies_of_network_and_optimiser_go_on_by_themselves(kind):
+    net = network()
+    optimizer = make(kind, net)
+    train(net, optimizer, 2)
+    other, twin = copy.deepcopy((net, optimizer))
+    for a, b in zip(train(net, optimizer, 2), train(other, twin, 2), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_vogn_leaves_nothing_on_the_network():
+    net = network()
+    optimizer = make("vogn", net)
+    train(net, optimizer, 1)
+    with pytest.raises(RuntimeError), optimizer.perturbed():
+        net(torch.zeros(1, 2))  # inputs of a wrong shape
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in net.modules())
+    assert copy.deepcopy(net)(rows()[0]).shape == (24, 3)
+
+
+def test_vogn_counts_only_passes_with_gradients():
+    found = []
+    for looks in (0, 2):
+        net = network()
+        optimizer = make("vogn", net)
+        x, y = rows()
+        with optimizer.perturbed():
+            for _ in range(looks):
+                with torch.no_grad():
+                    net(x)
+            F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        found.append(state(optimizer))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_what_is_frozen_stays():
+    net = network()
+    net[0].weight.requires_grad_(False)
+    optimizer = make("ivon", net)
+    before = net[0].weight.clone()
+    with optimizer.perturbed():
+        assert torch.equal(net[0].weight, before)
+        F.cross_entropy(net(rows()[0]), rows()[1]).backward()
+    optimizer.step()
+    assert torch.equal(net[0].weight, before)
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, batch):
+        return self.layer(batch["x"])
+
+
+def test_vogn_takes_inputs_in_a_dict():
+    net = Named()
+    optimizer = tp.optim.VOGN(net, lr=0.1, num_data=5)
+    with optimizer.perturbed():
+        net({"x": torch.randn(4, 2)}).square().mean().backward()
+    optimizer.step()
+
+
 class TestBadInput:
     def test_a_step_without_a_block(self):
         net = network()
@@ -228,6 +316,30 @@ class TestBadInput:
         tied[1].weight = tied[0].weight
         with pytest.raises(NetworkError, match="tied"):
             tp.optim.VOGN(tied, lr=0.1, num_data=5)
+
+    def test_all_samples_are_needed(self):
+        net = network()
+        optimizer = make("ivon", net, samples=3)
+        with optimizer.perturbed(0):
+            F.cross_entropy(net(rows()[0]), rows()[1]).backward()
+        with pytest.raises(ArgumentError, match="samples"):
+            optimizer.step()
+
+    def test_vogn_finds_out_a_layer_that_is_never_called(self):
+        class Functional(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+            def forward(self, x):
+                return F.linear(self.a(x), self.b.weight, self.b.bias)
+
+        net = Functional()
+        optimizer = tp.optim.VOGN(net, lr=0.1, num_data=5)
+        with optimizer.perturbed():
+            net(torch.randn(4, 2)).square().mean().backward()
+        with pytest.raises(NetworkError, match="not seen its layer"):
+            optimizer.step()
 
     def test_vogn_finds_out_a_weight_used_elsewhere(self):
         class Twice(nn.Module):
