@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -109,7 +110,8 @@ def _one(
         target = tp.Target(tp.nn.MLP(64, [128, 128], 10), tp.Categorical(), tp.GaussianPrior(scale=1.0))
         second = tp.Target(tp.nn.MLP(10, [50], 1), tp.Normal(scale=None), tp.GaussianPrior(scale=1.0))
     asked = images(test, seed)
-    tp.fit(target, method, train, steps=5, seed=seed)  # what only the first step costs is not part of the comparison
+    with contextlib.suppress(tp.errors.ArgumentError):  # SWAG has nothing to say of five steps
+        tp.fit(target, method, train, steps=5, seed=seed)  # what only the first step costs is no part of the comparison
     began = time.perf_counter()
     fitted = tp.fit(target, method, train, epochs=epochs, seed=seed)
     seconds = time.perf_counter() - began

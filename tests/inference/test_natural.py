@@ -126,7 +126,7 @@ def test_two_steps_of_vogn_by_hand():
 def test_ivon_settles_at_the_mean_field_optimum(temperature, exact_averages):
     problem = conjugate_regression()
     target = problem.target.with_temperature(temperature)
-    method = tp.IVON(lr=0.1, betas=(0.5, 0.95), initial_hessian=100.0, samples=4)
+    method = tp.IVON(lr=0.01, betas=(0.5, 0.95), initial_hessian=30.0, samples=4)
     fitted = tp.fit(target, method, problem.data, steps=500, batch_size=1000)
     close(fitted.posterior, problem, temperature, 1e-6)
 
