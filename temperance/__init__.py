@@ -12,15 +12,19 @@ fitted.predict(test.x).probs
 import importlib as _importlib
 from typing import Any as _Any
 
-from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, scores, status
+from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, scores, status, symmetry
 from temperance.curvature import EKFAC, KFAC, BlockDiagonal, Dense, Diagonal, LargestMagnitude, LargestVariance, LowRank
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
 from temperance.inference import (
     BAOAB,
     GGMC,
+    HMC,
     IVON,
     MAP,
+    MCLMC,
+    NUTS,
+    PCA,
     PSGLD,
     SGHMC,
     SGLD,
@@ -30,10 +34,14 @@ from temperance.inference import (
     Anchored,
     Collect,
     Cost,
+    Curve,
+    CurveBasis,
     Cyclical,
+    EllipticalSlice,
     Ensemble,
     Exactness,
     FunctionalLaplace,
+    GivenBasis,
     Inference,
     Info,
     Laplace,
@@ -41,14 +49,20 @@ from temperance.inference import (
     LeimkuhlerMatthews,
     MCDropout,
     On,
+    RandomBasis,
+    Subspace,
+    Tempered,
     Tune,
     Variational,
+    Warmup,
     cosine,
     flat,
     glide,
+    ladder,
 )
 from temperance.likelihoods import Bernoulli, Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson, StudentT
 from temperance.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, PerLayer, Prior, StudentTPrior
+from temperance.sample import sample
 from temperance.target import Target
 from temperance.theta import Layout, biases, last_layer
 from temperance.variational import FullRank, MatrixNormal, MeanField, Radial, TiedScale
@@ -66,9 +80,13 @@ __all__ = [
     "BAOAB",
     "EKFAC",
     "GGMC",
+    "HMC",
     "IVON",
     "KFAC",
     "MAP",
+    "MCLMC",
+    "NUTS",
+    "PCA",
     "PSGLD",
     "SGHMC",
     "SGLD",
@@ -81,9 +99,12 @@ __all__ = [
     "Categorical",
     "Collect",
     "Cost",
+    "Curve",
+    "CurveBasis",
     "Cyclical",
     "Dense",
     "Diagonal",
+    "EllipticalSlice",
     "Ensemble",
     "Exactness",
     "FanIn",
@@ -91,6 +112,7 @@ __all__ = [
     "FullRank",
     "FunctionalLaplace",
     "GaussianPrior",
+    "GivenBasis",
     "HeteroscedasticNormal",
     "Inference",
     "Info",
@@ -113,12 +135,16 @@ __all__ = [
     "Poisson",
     "Prior",
     "Radial",
+    "RandomBasis",
     "StudentT",
     "StudentTPrior",
+    "Subspace",
     "Target",
+    "Tempered",
     "TiedScale",
     "Tune",
     "Variational",
+    "Warmup",
     "__version__",
     "biases",
     "cosine",
@@ -128,12 +154,15 @@ __all__ = [
     "fit",
     "flat",
     "glide",
+    "ladder",
     "last_layer",
     "linalg",
     "load",
     "nn",
     "optim",
     "posteriors",
+    "sample",
     "scores",
     "status",
+    "symmetry",
 ]

@@ -331,6 +331,7 @@ class _Loop:
     def finish(self, status: Status, throw: bool) -> Fitted:
         """The result, saved; or an error that carries it."""
         self.info.status = status
+        self.info.remarks = self.method.remarks(self.state)
         fitted: Fitted | None = None
         if self.path is not None and status.ok and not self.torn and self._needs_data():
             self.save()  # the second phase may be long: what was trained is safe before it begins
@@ -353,6 +354,8 @@ class _Loop:
             where = f" after {self.info.steps} of {self.total} steps"
             raise NumericalError(f"{type(self.method).__name__} stopped{where}: {status}", fitted)
         assert fitted is not None
+        for remark in self.info.remarks:
+            warnings.warn(remark, TemperanceWarning, stacklevel=3)
         if status is INTERRUPTED:
             print(f"temperance: {status}")
         return fitted

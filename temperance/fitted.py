@@ -31,7 +31,8 @@ from temperance.values import Tensors, Value, decode, encode, moved
 @dataclass
 class RunInfo:
     """How a run went: steps, seconds, the mean loss of each epoch (where it stops early, also the mean held-out
-    log-likelihood; where the method has one, the ELBO), and how it ended."""
+    log-likelihood; where the method has one, the ELBO), how it ended, and what the method remarked on it (transitions
+    that diverged, say)."""
 
     steps: int = 0
     total_steps: int = 0
@@ -41,6 +42,7 @@ class RunInfo:
     elbos: list[float] = field(default_factory=list)
     status: Status = OK
     data: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

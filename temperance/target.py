@@ -23,6 +23,7 @@ from temperance import evaluate
 from temperance.compiled import Compiled
 from temperance.data.data import Batch, Data
 from temperance.data.sources import Inputs, first_tensor, map_tensors, named_tensors
+from temperance.energy import Energies
 from temperance.errors import ArgumentError, NetworkError
 from temperance.likelihoods.base import Likelihood
 from temperance.priors import BoundPrior, GaussianDensity, Prior
@@ -70,6 +71,7 @@ class Target:
         self.bound_prior = self._bind(prior)
         self._compiled_stack: Compiled | None = None
         self._compiled_network: Compiled | None = None
+        self._energies: Energies | None = None
 
     def _bind(self, prior: Prior) -> BoundPrior:
         bound = prior.bind(self.layout, self.device)
@@ -140,6 +142,7 @@ class Target:
         made = copy.copy(self)
         made.workspace = self.workspace.with_network(network, moving)
         made._compiled_stack = made._compiled_network = None
+        made._energies = None
         return made
 
     def with_temperature(self, temperature: float) -> Target:
@@ -356,6 +359,29 @@ class Target:
             log_lik = self.log_likelihood(rows, batch.to(self.device)).sum(-1)
             total = total - log_lik / self.likelihood_temperature
         return total[0] if single else total
+
+    def energies(self, theta: Tensor, batch: Batch, grad: Tensor | None = None) -> Tensor:
+        """U of each row of θ (C × P) over ``batch``, which must hold all rows: in float64, network in evaluation mode;
+        ∇U goes into ``grad`` (C × P). The hot path of samplers that accept or reject."""
+        return self.energies_on(batch)(theta, grad)
+
+    def energies_on(self, batch: Batch) -> Energies:
+        """What evaluates :meth:`energies` on these rows, made once and kept."""
+        found = self._energies
+        if found is None or not found.serves(self.workspace, self.likelihood, self.bound_prior, batch):
+            if batch.num_data != batch.size or batch.streams is not None:
+                raise ArgumentError(
+                    f"`batch` must hold all {batch.num_data} rows, for the energy is that of all; got {batch.size}."
+                )
+            found = self._energies = Energies(
+                self.workspace,
+                self.likelihood,
+                self.bound_prior,
+                self.likelihood_temperature,
+                batch,
+                compiled=self.is_compiled,
+            )
+        return found
 
     def log_density(self, theta: Tensor, data: Data | Batch, batch_size: int = 1000) -> Tensor:
         """log p_T(θ | D) up to a constant: −U(θ)/T."""

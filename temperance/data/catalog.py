@@ -135,6 +135,16 @@ _ALL = (
         check=functools.partial(images.read_cifar10, fresh=True),
     ),
     _Recipe(
+        "cifar100",
+        _CLASSES,
+        60000,
+        "no licence stated; cite Krizhevsky 2009",
+        images.load_cifar100,
+        splits=1,
+        place=images.cifar100_place,
+        check=functools.partial(images.read_cifar100, fresh=True),
+    ),
+    _Recipe(
         "imdb",
         _CLASSES,
         50000,
@@ -178,8 +188,8 @@ def load(name: str, *, split: int = 0, seed: int = 0, **options: Any) -> tuple[D
     ``split`` picks another division in training and test rows where there are several: any number for the embedded
     sets, 0 to 19 for the UCI tables (protein 0 to 4), only 0 where the test set is given. ``seed`` makes other
     divisions and other toys; published splits do not depend on it. ``options`` are those of the data set:
-    two-moons ``n``, ``noise``; blobs ``n``, ``classes``, ``features``, ``spread``; sine ``n``, ``noise``; imdb
-    ``vocabulary``, ``length``.
+    two-moons ``n``, ``noise``; blobs ``n``, ``classes``, ``features``, ``spread``; sine ``n``, ``noise``; cifar100
+    ``coarse`` (20 groups in place of 100 classes); imdb ``vocabulary``, ``length``.
 
     Classes are ``int64``, real targets ``float32`` of shape (N, 1); both sides of a regression are standardised on the
     training rows (``info`` holds the means and scales). Images are N × C × H × W in [0, 1]; the 8 × 8 digits are flat.

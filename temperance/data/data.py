@@ -212,6 +212,10 @@ class Data:
     def full_pass(self, batch_size: int = 1000) -> Iterator[Batch]:
         """All rows once, in the order in which they are stored."""
         size = min(check_batch_size(batch_size), self.num_data)
+        if size == self.num_data and isinstance(self._source, TensorSource):
+            x, y = self._source.everything()  # as they are: a method that reads all rows at each step copies none
+            yield Batch(x=x, y=y, num_data=self.num_data, index=torch.arange(self.num_data), last=True)
+            return
         rows = list(torch.split(torch.arange(self.num_data), size))
         for k, (index, x, y) in enumerate(self._source.walk(rows, derive=(0, 0))):
             yield Batch(x=x, y=y, num_data=self.num_data, index=index, last=k == len(rows) - 1)

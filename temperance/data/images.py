@@ -1,6 +1,6 @@
-"""Image sets: the IDX files of MNIST and its relatives, and CIFAR-10 in each form in which people have it.
+"""Image sets: the IDX files of MNIST and its relatives, and CIFAR-10 and -100 in each form in which people have them.
 
-The python archive of CIFAR-10 is a pickle, and a pickle is a program. It is read here by an unpickler that knows four
+The python archive of CIFAR is a pickle, and a pickle is a program. It is read here by an unpickler that knows four
 names, each bound to a class that only takes notes: no code of the archive, and none of numpy's, runs on its content.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -67,6 +67,17 @@ IDX_FILES: dict[str, FileSet] = {
 }
 """The sets in IDX format by name."""
 
+_FINE = """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"""
+_COARSE = """aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices
+household_furniture insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes
+large_omnivores_and_herbivores medium_mammals non-insect_invertebrates people reptiles small_mammals trees
+vehicles_1 vehicles_2"""
 _CLASSES = {
     "mnist": tuple("0123456789"),
     "fashion-mnist": (
@@ -75,6 +86,8 @@ _CLASSES = {
     ),
     "notmnist": tuple("ABCDEFGHIJ"),
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    "cifar100": tuple(_FINE.split()),
+    "cifar100-coarse": tuple(_COARSE.split()),
 }
 
 
@@ -174,11 +187,7 @@ def read_cifar10(*, fresh: bool = False, _check: bool = True) -> tuple[tuple[Pix
     else:
         python = files in (_PYTHON_FOLDER, _PYTHON_ARCHIVE)
         parse: Callable[[bytes, str], tuple[Pixels, Pixels]] = _parse_python if python else _parse_binary
-        raw = dict(_batches(files, fresh, _check))
-        lacking = [name for name in _BATCHES if name not in raw]
-        if lacking:
-            raise DataError(f"{files.files[0].name}: must hold the six CIFAR-10 batches; got none called {lacking}.")
-        parsed = [parse(raw.pop(name), name) for name in _BATCHES]
+        parsed = [parse(content, name) for name, content in _batches(files, _BATCHES, fresh, _check).items()]
         train = (np.concatenate([x for x, _ in parsed[:5]]), np.concatenate([y for _, y in parsed[:5]]))
         test = parsed[5]
     if _check:
@@ -201,24 +210,95 @@ def _check_decoded(part: str, images: Pixels, labels: Pixels) -> None:
     check_digest(labels.tobytes(), classes, f"CIFAR-10 {part} labels")
 
 
-def _batches(files: FileSet, fresh: bool, check: bool) -> Iterator[tuple[str, bytes]]:
+_CIFAR100_EACH = {"train": 500, "test": 100}
+"""Images of each class in each part."""
+_CIFAR100_PROVIDE = _CIFAR_PROVIDE.replace("cifar-10-", "cifar-100-")
+
+
+def _cifar100_files(folders: tuple[str, ...], *files: KnownFile) -> FileSet:
+    return FileSet("cifar100", folders, files, _CIFAR100_PROVIDE)
+
+
+CIFAR100_FILES = (
+    _cifar100_files(("cifar100/cifar-100-binary", "cifar-100-binary"), KnownFile("train.bin"), KnownFile("test.bin")),
+    _cifar100_files(("cifar100", "."), KnownFile("cifar-100-binary.tar.gz", ("md5:03b5dce01913d631647c71ecec9e9cb8",))),
+    _cifar100_files(
+        ("cifar100/cifar-100-python", "cifar-100-python"),
+        KnownFile("train", ("md5:16019d7e3df5f24257cddd939b257f8d",)),
+        KnownFile("test", ("md5:f0ef6b0ae62326f3e7ffdfab6717acfc",)),
+    ),
+    _cifar100_files(("cifar100", "."), KnownFile("cifar-100-python.tar.gz", ("md5:eb9058c3a382ffc7106e4002c42a8d85",))),
+)
+"""The forms in which CIFAR-100 is accepted."""
+
+
+def cifar100_place() -> Path | None:
+    """The folder in which CIFAR-100 was found, in whatever form."""
+    return next((place for place in (files.where() for files in CIFAR100_FILES) if place is not None), None)
+
+
+def read_cifar100(*, fresh: bool = False, _check: bool = True) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
+    """Images (N × 3 × 32 × 32) and labels (N × 2, coarse and fine) of both parts. ``_check`` is for tests."""
+    files = next((files for files in CIFAR100_FILES if files.where() is not None), None)
+    if files is None:
+        raise missing_error(CIFAR100_FILES)
+    raw = _batches(files, ("train", "test"), fresh, _check)
+    if "python" in files.folders[0] + files.files[0].name:
+        columns = [[_parse_python(raw[part], part, f"{kind}_labels") for kind in ("coarse", "fine")] for part in raw]
+        train, test = ((coarse[0], np.stack([coarse[1], fine[1]], 1)) for coarse, fine in columns)
+    else:
+        train, test = (_parse_binary(raw[part], part, labels=2) for part in raw)
+    if _check:
+        _check_cifar100("train", train[1])
+        _check_cifar100("test", test[1])
+    return train, test
+
+
+def load_cifar100(split: int, seed: int, coarse: bool = False) -> tuple[Data, Data]:
+    """Training and test part, N × 3 × 32 × 32 in [0, 1]: 100 classes, or their 20 groups with ``coarse``."""
+    name, column = ("cifar100-coarse", 0) if coarse else ("cifar100", 1)
+    train, test = (_image_data(name, images, labels[:, column]) for images, labels in read_cifar100())
+    return train, test
+
+
+def _check_cifar100(part: str, labels: Pixels) -> None:
+    """The extracted records have no published digest: 100 classes of so many images, five to a group, are asked for."""
+    each = _CIFAR100_EACH[part]
+    coarse, fine = labels.T
+    pairs = np.unique(coarse * np.int64(256) + fine)
+    if not (
+        np.array_equal(np.bincount(fine, minlength=100), [each] * 100)
+        and np.array_equal(np.bincount(coarse, minlength=20), [5 * each] * 20)
+        and len(pairs) == 100
+    ):
+        raise DataError(
+            f"CIFAR-100 {part}: must hold {each} images of each of 100 classes, five classes to each of 20 groups; got "
+            f"{len(labels)} images of {len(np.unique(fine))} classes in {len(np.unique(coarse))} groups."
+        )
+
+
+def _batches(files: FileSet, wanted: tuple[str, ...], fresh: bool, check: bool) -> dict[str, bytes]:
     """Name and content of the batches of a folder, or of an archive, which is never extracted to disk."""
     if len(files.files) > 1:
-        for known in files.files:
-            yield known.name.removesuffix(".bin"), files.read(known.name, fresh=fresh)
-        return
+        read = {known.name: files.read(known.name, fresh=fresh, check=check) for known in files.files}
+        return {name.removesuffix(".bin"): content for name, content in read.items()}
     name = files.files[0].name
     content = files.read(name, fresh=fresh, check=check)
+    found = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
             for member in archive:
                 batch = member.name.rsplit("/", 1)[-1].removesuffix(".bin")
-                if member.isfile() and batch in _BATCHES:
+                if member.isfile() and batch in wanted:
                     stream = archive.extractfile(member)
                     assert stream is not None
-                    yield batch, stream.read()
+                    found[batch] = stream.read()
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"{name}: must be a readable tar.gz archive; got {error}.") from error
+    lacking = [batch for batch in wanted if batch not in found]
+    if lacking:
+        raise DataError(f"{name}: must hold {', '.join(wanted)}; got none called {lacking}.")
+    return {batch: found[batch] for batch in wanted}
 
 
 def _read_mosaics(fresh: bool) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
@@ -235,12 +315,14 @@ def _read_mosaics(fresh: bool) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pix
     return (train, train_labels[: len(train)]), (tiles("test_batch.webp"), test_labels)
 
 
-def _parse_binary(content: bytes, name: str) -> tuple[Pixels, Pixels]:
-    """Records of 3073 bytes: the label, then the red, green and blue planes."""
-    if not content or len(content) % 3073:
-        raise DataError(f"{name}.bin: must be a whole number of records of 3073 bytes; got {len(content)} bytes.")
-    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073)
-    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+def _parse_binary(content: bytes, name: str, labels: int = 1) -> tuple[Pixels, Pixels]:
+    """Records of a label (or two: coarse, fine), then the red, green and blue planes, 3072 bytes."""
+    size = 3072 + labels
+    if not content or len(content) % size:
+        raise DataError(f"{name}.bin: must be a whole number of records of {size} bytes; got {len(content)} bytes.")
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
+    found = records[:, 0] if labels == 1 else records[:, :labels]
+    return records[:, labels:].reshape(-1, 3, 32, 32), found
 
 
 class _Note:
@@ -274,11 +356,11 @@ class _NotingUnpickler(pickle.Unpickler):
         try:
             return self._ALLOWED[module, name]
         except KeyError:
-            raise DataError(f"the pickle asks for {module}.{name}, which a CIFAR-10 batch does not need.") from None
+            raise DataError(f"the pickle asks for {module}.{name}, which a CIFAR batch does not need.") from None
 
 
-def _parse_python(content: bytes, name: str) -> tuple[Pixels, Pixels]:
-    """A dictionary with ``data`` (N × 3072 bytes) and ``labels``, pickled by Python 2."""
+def _parse_python(content: bytes, name: str, key: str = "labels") -> tuple[Pixels, Pixels]:
+    """A dictionary with ``data`` (N × 3072 bytes) and labels under ``key``, pickled by Python 2."""
     try:
         batch = _NotingUnpickler(io.BytesIO(content), encoding="bytes").load()
         entries = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
@@ -286,11 +368,11 @@ def _parse_python(content: bytes, name: str) -> tuple[Pixels, Pixels]:
         if kind.arguments[0] not in (b"u1", "u1"):
             raise TypeError(f"an array of type {kind.arguments[0]!r}")
         pixels = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C").reshape(-1, 3, 32, 32)
-        labels = np.array(entries["labels"], dtype=np.uint8)
+        labels = np.array(entries[key], dtype=np.uint8)
         if len(labels) != len(pixels):
             raise ValueError(f"{len(labels)} labels for {len(pixels)} images")
     except DataError as error:
         raise DataError(f"{name}: refused, because {error}") from error
     except Exception as error:  # a damaged pickle can fail in any way; none of them is more than damage
-        raise DataError(f"{name}: must be a pickled CIFAR-10 batch; got {type(error).__name__}: {error}.") from error
+        raise DataError(f"{name}: must be a pickled CIFAR batch; got {type(error).__name__}: {error}.") from error
     return pixels, labels

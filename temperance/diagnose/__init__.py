@@ -5,13 +5,15 @@
 ``kinetic``, ``configurational``, ``configurational_of`` and ``curvature_temperature`` measure how hot a sampler is;
 ``weights`` and ``predictions`` whether its chains agree, in weights and in functions; ``gradient_noise`` what
 minibatches add; ``prior_predictive`` what the prior believes before any data; ``product_matrix`` and
-``local_products`` what independent weights become when layers are multiplied.
+``local_products`` what independent weights become when layers are multiplied; ``loss_along`` what lies between two
+modes.
 """
 
 from temperance.diagnose.checks import Check
 from temperance.diagnose.convergence import Convergence, predictions, weights
 from temperance.diagnose.mixing import autocorrelation, bulk_ess, ess, mcse, rhat, tail_ess
 from temperance.diagnose.noise import GradientNoise, gradient_noise, tail_index
+from temperance.diagnose.path import PathLoss, loss_along
 from temperance.diagnose.prior import PriorPredictive, prior_predictive, relu_variance_growth
 from temperance.diagnose.product import (
     ProductMoments,
@@ -28,6 +30,7 @@ __all__ = [
     "Check",
     "Convergence",
     "GradientNoise",
+    "PathLoss",
     "PriorPredictive",
     "ProductMoments",
     "Temperatures",
@@ -43,6 +46,7 @@ __all__ = [
     "kinetic_interval",
     "local_product",
     "local_products",
+    "loss_along",
     "matrix_normal_as_product",
     "mcse",
     "predictions",

@@ -75,6 +75,18 @@ def check_acceptance(acceptance: Tensor) -> Check:
     return Check("acceptance", True, measured)
 
 
+def check_divergences(chains: tuple[Draws, ...]) -> Check | None:
+    """Of samplers that tell of each transition: none should diverge. ``None`` for all others."""
+    told = [c.trace.transitions for c in chains if c.trace is not None and c.trace.transitions is not None]
+    if not told:
+        return None
+    count, total = sum(int(t.divergent.sum()) for t in told), sum(len(t.divergent) for t in told)
+    if not count:
+        return Check("divergences", True, f"none in {total} transitions")
+    remedy = "Warm up with a higher acceptance (accept=0.95), lower the step, or write the model in other coordinates."
+    return Check("divergences", False, f"{count} of {total} transitions", remedy)
+
+
 def check_kinetic(found: Temperatures, note: str = "") -> Check:
     """Every tensor's kinetic temperature, averaged over time, within 10 % and its statistical error."""
     name = "kinetic temperature"

@@ -114,6 +114,9 @@ def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | No
     accepted = [t.acceptance for t in traces if t.acceptance is not None and bool(t.acceptance.isfinite().any())]
     if accepted:
         yield checks.check_acceptance(torch.cat([a[-1:] for a in accepted]).mean().reshape(1))
+    diverged = checks.check_divergences(chains)
+    if diverged is not None:
+        yield diverged
     yield from _from_traces(run, target, traces if len(traces) == len(chains) else [])
     evaluated: list[Evaluated] = []
     if data is None:

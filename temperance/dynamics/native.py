@@ -1,4 +1,4 @@
-"""The compiled part: one small C file, built with the machine's own compiler at first use and kept in the user's cache.
+"""The compiled part: small C files, built with the machine's own compiler at first use and kept in the user's cache.
 
 Drawing Gaussian noise is what a Langevin step costs beside the gradient: ``normal_()`` of 0.67 million numbers takes as
 long as the whole gradient of a small network. Where there is no compiler everything works without it, more slowly and
@@ -21,7 +21,7 @@ from typing import Any
 
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _PARALLEL = ("-fopenmp",)  # PyTorch has loaded its OpenMP already, and shares its threads
-_SOURCE = Path(__file__).with_name("normal.c")
+_SOURCE = "normal.c"
 
 Fill = Callable[..., None]
 
@@ -32,12 +32,12 @@ def in_use() -> str:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
+def _library(source: str = _SOURCE) -> ctypes.CDLL | None:
     if os.environ.get("TEMPERANCE_NO_COMPILER"):
         return None
     for extra in (_PARALLEL, ()):
         try:
-            return ctypes.CDLL(str(_build((*_FLAGS, *extra))))
+            return ctypes.CDLL(str(_build(Path(__file__).with_name(source), (*_FLAGS, *extra))))
         except (OSError, subprocess.SubprocessError):
             continue
     return None
@@ -70,9 +70,10 @@ def compiled_euler() -> Callable[..., None] | None:
 
 
 @functools.cache
-def compiled(name: str, arguments: tuple[Any, ...]) -> Callable[..., None] | None:
-    """A function of the library by name, with its arguments' types; ``None`` as for :func:`compiled_fill`."""
-    library = _library()
+def compiled(name: str, arguments: tuple[Any, ...], source: str = _SOURCE) -> Callable[..., None] | None:
+    """A function of the library of ``source`` by name, with its arguments' types; ``None`` as for
+    :func:`compiled_fill`."""
+    library = _library(source)
     if library is None:
         return None
     found = getattr(library, name)
@@ -86,20 +87,21 @@ def forget() -> None:
         known.cache_clear()
 
 
-def _build(flags: tuple[str, ...]) -> Path:
+def _build(source: Path, flags: tuple[str, ...]) -> Path:
     """Build the library unless the cache has it: named by source, flags, compiler and processor."""
     compiler = os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     if compiler is None:
         raise OSError("no C compiler")
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
-    about = [_SOURCE.read_bytes(), repr(flags).encode(), version, platform.machine().encode(), _processor()]
-    name = f"normal-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
+    sources = b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.c")))  # one may include another
+    about = [sources, repr(flags).encode(), version, platform.machine().encode(), _processor()]
+    name = f"{source.stem}-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
     folder = _cache()
     made = folder / name
     if not made.is_file():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / name
-            command = [compiler, *flags, "-o", str(built), str(_SOURCE), "-lm"]
+            command = [compiler, *flags, "-o", str(built), str(source), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=60)
             os.replace(built, made)
     return made

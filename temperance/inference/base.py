@@ -89,6 +89,10 @@ class Inference(Value, ABC, Generic[State]):
     def keep_in(self, state: State, folder: Path) -> None:
         """From now on keep in ``folder`` what grows with the run: it is that of the run's checkpoint."""
 
+    def remarks(self, state: State) -> list[str]:
+        """What a user has to know of a run that ended well: said as warnings, and kept in ``fitted.info.remarks``."""
+        return []
+
     def law(self, precision: Tensor, num_data: int, temperature: float) -> Tensor:
         """The covariance that a method of :attr:`Exactness.OWN_LAW` has at its step on N(μ, Λ⁻¹)."""
         raise NotImplementedError(f"{type(self).__name__} declares no law of its own.")

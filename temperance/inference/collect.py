@@ -48,8 +48,8 @@ class Collect(Inference[CollectState], Stackable):
 
     Args:
         base: a sampler, such as ``SGHMC(lr=1e-3)`` or ``Cyclical(SGHMC(lr=1e-3), cycle=500)``.
-        burn: steps before the first draw; a fraction below 1 is one of the run. Cyclical samplers have ``start``, and
-            all their cycles count unless told.
+        burn: steps before the first draw; a fraction below 1 is one of the run. Unless told it is half the run; the
+            warm-up of a sampler that has one; nothing for cyclical samplers, which have ``start``.
         every: steps between draws; ``None`` spreads ``last`` draws evenly.
         last: keep the last so many draws only (30 where neither it nor ``every`` is given).
         read_every: steps between readings of the thermometer (see :class:`~temperance.posteriors.Trace`).
@@ -94,6 +94,8 @@ class Collect(Inference[CollectState], Stackable):
         return isinstance(self.base, Cyclical) and self.every is None
 
     def _burn(self, steps: int | None) -> int:
+        if self.burn is None and self.base.settling is not None:
+            return self.base.settling
         burn = self.burn if self.burn is not None else (0 if self._by_cycle else 0.5)
         if isinstance(burn, int):
             return burn
@@ -104,7 +106,11 @@ class Collect(Inference[CollectState], Stackable):
     def check_run(self, steps: int) -> None:
         """There must be something left after the burn-in."""
         if self._burn(steps) >= steps:
-            raise ArgumentError(f"`burn` must be shorter than the run of {steps} steps; got {self.burn!r}.")
+            raise ArgumentError(
+                f"`burn` must be shorter than the run of {steps} steps; got {self.burn or self._burn(steps)!r}."
+            )
+        if self._burn(steps) < (self.base.settling or 0):
+            raise ArgumentError(f"`burn` must cover the {self.base.settling} steps of warm-up; got {self.burn!r}.")
         if self.every is not None and self._burn(steps) + self.every > steps:
             raise ArgumentError(
                 f"`every` must leave at least one draw in the {steps - self._burn(steps)} steps after the burn-in; got "
@@ -120,8 +126,19 @@ class Collect(Inference[CollectState], Stackable):
     @property
     def _needs_length(self) -> bool:
         """Whether the length of the run decides which draws are kept."""
-        burn = isinstance(self.burn, float) or (self.burn is None and not self._by_cycle)
+        burn = isinstance(self.burn, float) or (self.burn is None and not self._by_cycle and self.base.settling is None)
         return burn or (not self._by_cycle and (self.every is None or self.last is not None))
+
+    @property
+    def default_steps(self) -> int | None:  # type: ignore[override]
+        """Warm-up and the draws, where both are told."""
+        if self.base.settling is None or self.last is None or self.burn is not None:
+            return None
+        return self.base.settling + self.last * (self.every or 1)
+
+    def remarks(self, state: CollectState) -> list[str]:
+        """As the base does."""
+        return self.base.remarks(state.base)
 
     def cost(self) -> Cost:
         """The base's; draws come on top, in memory or on disk."""
@@ -232,6 +249,7 @@ class Collect(Inference[CollectState], Stackable):
             kinetic=rest[:, 1 : 1 + entries],
             configurational=rest[:, 1 + entries :],
             draw_step=torch.tensor(state.draw_step[-draws:]),
+            transitions=self.base.story(state.base, k),
         )
 
     # ------------------------------------------------------------------ all members of an ensemble at once

@@ -85,6 +85,8 @@ class Cyclical(Sampler, Stackable):
     def __post_init__(self) -> None:
         if not isinstance(self.base, Sampler) or isinstance(self.base, Cyclical):
             raise ArgumentError(f"`base` must be a sampler such as SGHMC; got {type(self.base).__name__}.")
+        if not self.base.takes_pace:
+            raise ArgumentError(f"`base` must have a pace to change; {type(self.base).__name__} has its own step.")
         check_count(self.cycle, "cycle")
         for name in ("start", "ramp"):
             value = getattr(self, name)
@@ -137,6 +139,10 @@ class Cyclical(Sampler, Stackable):
     def keep_in(self, state: CyclicalState, folder: Path) -> None:
         """As the base does."""
         self.base.keep_in(state.base, folder)
+
+    def remarks(self, state: CyclicalState) -> list[str]:
+        """As the base does."""
+        return self.base.remarks(state.base)
 
     def chain(self, state: CyclicalState) -> ChainState:
         """The base's."""

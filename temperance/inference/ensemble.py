@@ -88,6 +88,13 @@ class Ensemble(Inference[EnsembleState]):
         if state.stack is not None:
             self.base.keep_in(state.stack, folder)
 
+    def remarks(self, state: EnsembleState) -> list[str]:
+        """Those of all members at once, or of each."""
+        if state.stack is not None:
+            return self.base.remarks(state.stack)
+        told = [(k, remark) for k, member in enumerate(state.members) for remark in self.base.remarks(member)]
+        return [f"member {k + 1} of {self.size}: {remark}" for k, remark in told]
+
     def cost(self) -> Cost:
         """``size`` times the base."""
         each = self.base.cost()

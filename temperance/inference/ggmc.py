@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
 from temperance.dynamics import NormalStream
-from temperance.errors import ArgumentError, NetworkError
+from temperance.errors import ArgumentError
 from temperance.inference.base import Cost, Exactness, Info
-from temperance.inference.sampler import ChainState, Sampler, check_momentum, take_reading
+from temperance.inference.sampler import ChainState, Sampler, check_momentum, refuse_random_energies, take_reading
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.base import check_count
 from temperance.priors.base import check_positive
@@ -102,7 +102,7 @@ class GGMC(Sampler):
     def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> GGMCState:
         """See :class:`Inference`."""
         target.refuse_batch_norm("GGMC")
-        _refuse_random_energies(target)
+        refuse_random_energies(target, "GGMC")
         start = (target.initial_theta() if theta is None else theta).contiguous()
         if start.dim() != 1:
             raise ArgumentError(f"`start` must be a vector for one chain; got shape {tuple(start.shape)}.")
@@ -201,16 +201,6 @@ class GGMC(Sampler):
         """The chain's present place, a single draw; :class:`Collect` keeps many."""
         buffers = {name: value.unsqueeze(0).clone() for name, value in state.chain.buffers.items()}
         return Draws(state.chain.theta.detach().clone().unsqueeze(0), buffers)
-
-
-def _refuse_random_energies(target: Target) -> None:
-    """The energy must be a function of θ: no dropout, no statistics that move."""
-    for name, module in target.network.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise NetworkError(f"GGMC needs an energy that is a function of θ; {name!r} drops at random. Set p=0.")
-    if target.workspace.initial_buffers:
-        moving = sorted(target.workspace.initial_buffers)[0]
-        raise NetworkError(f"GGMC needs an energy that is a function of θ; the buffer {moving!r} moves in training.")
 
 
 def _half_square(velocity: Tensor) -> float:

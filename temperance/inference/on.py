@@ -108,6 +108,10 @@ class On(Inference[OnState]):
         """As the method does."""
         self._inner.keep_in(state.inner, folder)
 
+    def remarks(self, state: OnState) -> list[str]:
+        """As the method does."""
+        return self._inner.remarks(state.inner)
+
     def cost(self) -> Cost:
         """That of the method, of a shorter θ, and the θ that the rest stays at."""
         each = self.method.cost()

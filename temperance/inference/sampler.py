@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from temperance.data.data import Batch, Data
 from temperance.dynamics import NormalStream, fill_rows_
-from temperance.errors import ArgumentError
+from temperance.errors import ArgumentError, NetworkError
 from temperance.inference.base import Cost, Inference, Info, Stackable
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.base import check_count
+from temperance.posteriors.trace import Transitions
 from temperance.priors.base import check_positive
 from temperance.seeds import spawn
 from temperance.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
@@ -109,6 +110,8 @@ class Sampler(Inference[Any]):
 
     takes_heat: ClassVar[bool] = True
     """Whether the temperature may change on the way."""
+    takes_pace: ClassVar[bool] = True
+    """Whether :class:`Cyclical` may change its time step."""
 
     @abstractmethod
     def chain(self, state: Any) -> ChainState:
@@ -116,6 +119,15 @@ class Sampler(Inference[Any]):
 
     def at_end(self, state: Any) -> bool | None:
         """Whether a cycle has just ended; ``None`` for a sampler that has no cycles."""
+        return None
+
+    @property
+    def settling(self) -> int | None:
+        """Steps whose places are no draws because the sampler still tunes itself; ``None`` if it never does."""
+        return None
+
+    def story(self, state: Any, member: int) -> Transitions | None:
+        """What the sampler told of each transition of one chain; ``None`` if it tells nothing."""
         return None
 
 
@@ -291,6 +303,18 @@ def check_num_data(batch: Batch) -> None:
         raise ArgumentError(
             "`num_data` must be the size of the whole training set, at least that of the batch "
             f"({batch.size} rows); got {batch.num_data}."
+        )
+
+
+def refuse_random_energies(target: Target, method: str) -> None:
+    """A Metropolis decision needs an energy that is a function of θ: no dropout, no statistics that move."""
+    for name, module in target.network.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise NetworkError(f"{method} needs an energy that is a function of θ; {name!r} drops at random. Set p=0.")
+    if target.workspace.initial_buffers:
+        moving = sorted(target.workspace.initial_buffers)[0]
+        raise NetworkError(
+            f"{method} needs an energy that is a function of θ; the buffer {moving!r} moves in training."
         )
 
 

@@ -1,5 +1,6 @@
 """Distributions over θ, all of which can be sampled and predicted with in the same way."""
 
+from temperance.posteriors.affine import Affine
 from temperance.posteriors.base import Nodes, Posterior
 from temperance.posteriors.drawn import WithStatistics
 from temperance.posteriors.draws import Draws
@@ -7,6 +8,7 @@ from temperance.posteriors.dropout import DropoutPosterior
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
+from temperance.posteriors.path import Path
 from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
 from temperance.posteriors.pushforward import Pushforward
@@ -14,6 +16,7 @@ from temperance.posteriors.radial import RadialPosterior
 from temperance.posteriors.trace import Trace
 
 __all__ = [
+    "Affine",
     "Draws",
     "DropoutPosterior",
     "EvidenceTerms",
@@ -21,6 +24,7 @@ __all__ = [
     "LaplacePosterior",
     "Mixture",
     "Nodes",
+    "Path",
     "Point",
     "Posterior",
     "PosteriorPrior",

@@ -10,6 +10,25 @@ from temperance.values import Value
 
 
 @dataclass(frozen=True, eq=False)
+class Transitions(Value):
+    """How each transition of a chain with a Metropolis decision went, since its tuning ended: R numbers each.
+
+    Attributes:
+        energy: U after it.
+        acceptance: the mean probability of acceptance along its trajectory.
+        leapfrogs: gradients it took.
+        divergent: whether its trajectory gained more energy than any honest integration does.
+        step_size: ε.
+    """
+
+    energy: Tensor
+    acceptance: Tensor
+    leapfrogs: Tensor
+    divergent: Tensor
+    step_size: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Trace(Value):
     """R readings of a chain, taken at regular intervals, of the E tensors that θ is made of (in the layout's order).
 
@@ -26,6 +45,7 @@ class Trace(Value):
         loss: the batch's mean negative log-likelihood, R.
         draw_step: at which step each of the S draws was taken, S integers.
         acceptance: the share of proposals accepted so far, R; NaN for methods that accept all.
+        transitions: of samplers that tell of each transition, what they told.
     """
 
     step: Tensor
@@ -37,3 +57,4 @@ class Trace(Value):
     loss: Tensor
     draw_step: Tensor
     acceptance: Tensor | None = None
+    transitions: Transitions | None = None

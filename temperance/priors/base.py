@@ -122,9 +122,9 @@ class BoundPrior:
         self.pieces = list(pieces)
         self.size = self.pieces[-1][0].stop if self.pieces else 0
 
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """log p(θ) for θ of shape ... × P."""
-        total = [density.log_density(theta[..., piece]).sum(-1) for piece, density in self.pieces]
+    def log_prob(self, theta: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """log p(θ) for θ of shape ... × P, summed in ``dtype`` (that of θ unless given)."""
+        total = [density.log_density(theta[..., piece]).sum(-1, dtype=dtype) for piece, density in self.pieces]
         return torch.stack(total).sum(0)
 
     def add_gradient(self, theta: Tensor, grad: Tensor, factor: float = 1.0) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from temperance import diagnose
 from temperance.data.data import Batch, Data
+from temperance.dynamics.mlp import NativeMLP
+from temperance.energy import Energies
 from temperance.errors import NumericalError
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
@@ -58,9 +60,9 @@ def check_inference(
     for temperature in temperatures:
         _check_exactness(report, method, steps, draws, temperature, false_alarm, settled, tolerance, noise)
     _check_limits(report, method, steps, draws, false_alarm, settled)
-    _check_seeds(report, method)
-    _check_store(report, method)
-    _check_isolation(report, method)
+    _check_seeds(report, method, noise)
+    _check_store(report, method, noise)
+    _check_isolation(report, method, noise)
     _check_not_a_number(report, method)
     _check_cost(report, method)
     return report.raise_if_failed()
@@ -191,8 +193,8 @@ def _deviation(rows: Tensor, problem: ClosedForm, covariance: Tensor) -> float:
 # ---------------------------------------------------------------------- reproducibility
 
 
-def _short(method: Inference[Any], seed: int = 0, **options: Any) -> Fitted:
-    problem = linear_gaussian()
+def _short(method: Inference[Any], noise: float, seed: int = 0, **options: Any) -> Fitted:
+    problem = linear_gaussian(noise=noise)
     return fit(problem.target, method, problem.data, steps=6, batch_size=9, seed=seed, progress=False, **options)
 
 
@@ -201,21 +203,21 @@ def _same(one: Fitted, two: Fitted) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
 
 
-def _check_seeds(report: Report, method: Inference[Any]) -> None:
-    first = _short(method)
+def _check_seeds(report: Report, method: Inference[Any], noise: float) -> None:
+    first = _short(method, noise)
     torch.randn(7)  # the global random state must not matter
-    report.add("same seed, same result", _same(first, _short(method)))
-    report.add("another seed, another result", not _same(first, _short(method, seed=1)))
+    report.add("same seed, same result", _same(first, _short(method, noise)))
+    report.add("another seed, another result", not _same(first, _short(method, noise, seed=1)))
 
 
-def _check_store(report: Report, method: Inference[Any]) -> None:
-    whole = _short(method)
+def _check_store(report: Report, method: Inference[Any], noise: float) -> None:
+    whole = _short(method, noise)
     x = linear_gaussian().data.x
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         with contextlib.suppress(_Stopped), _stopped_after(type(method), 5):
-            _short(method, checkpoint=path, every=2)
-        resumed = _short(method, checkpoint=path, every=2)
+            _short(method, noise, checkpoint=path, every=2)
+        resumed = _short(method, noise, checkpoint=path, every=2)
         report.add("resumed run equals uninterrupted run, bit for bit", _same(whole, resumed))
         saved = Path(folder) / "saved"
         whole.save(saved)
@@ -262,8 +264,8 @@ def _stopped_after(kind: type, steps: int) -> Iterator[None]:
         yield
 
 
-def _check_isolation(report: Report, method: Inference[Any]) -> None:
-    problem = linear_gaussian()
+def _check_isolation(report: Report, method: Inference[Any], noise: float) -> None:
+    problem = linear_gaussian(noise=noise)
     network = problem.target.network
     before = [p.detach().clone() for p in network.parameters()]
     target = Target(network, problem.target.likelihood, problem.target.prior)
@@ -308,22 +310,48 @@ def _check_not_a_number(report: Report, method: Inference[Any]) -> None:
 # ---------------------------------------------------------------------- cost
 
 
+@contextlib.contextmanager
+def _gradients_counted() -> Iterator[list[int]]:
+    """Every way in which a method can ask for a gradient, counted in the one number of the list."""
+    seen = [0]
+
+    def of_rows(original: Any) -> Any:
+        def gradient(self: Target, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
+            seen[0] += len(theta) if theta.dim() == 2 else 1
+            return original(self, theta, *args, **kwargs)
+
+        return gradient
+
+    def of_energies(original: Any) -> Any:
+        def energies(self: Energies, theta: Tensor, grad: Tensor | None = None) -> Tensor:
+            seen[0] += 0 if grad is None else len(theta)
+            found: Tensor = original(self, theta, grad)
+            return found
+
+        return energies
+
+    def of_leapfrogs(original: Any) -> Any:
+        def leapfrog(self: NativeMLP, theta: Tensor, *args: Any) -> None:
+            seen[0] += len(theta) * args[5]
+            original(self, theta, *args)
+
+        return leapfrog
+
+    with (
+        _patched(Target, "gradient", of_rows),
+        _patched(Target, "stacked_gradient", of_rows),
+        _patched(Energies, "__call__", of_energies),
+        _patched(NativeMLP, "leapfrog", of_leapfrogs),
+    ):
+        yield seen
+
+
 def _check_cost(report: Report, method: Inference[Any]) -> None:
     declared = method.cost()
     network = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))
     target = Target(network, Normal(scale=1.0), GaussianPrior(scale=1.0))
     rng = generator(0, "check-cost")
     data = target.prepare(Data(torch.randn(64, 8, generator=rng), torch.randn(64, 2, generator=rng)))
-    gradients = 0
-
-    def counted(original: Any) -> Any:
-        def gradient(self: Target, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
-            nonlocal gradients
-            gradients += len(theta) if theta.dim() == 2 else 1
-            return original(self, theta, *args, **kwargs)
-
-        return gradient
-
     state = method.init(target, None, generator(0, "method"))
     streams = None if method.streams == 1 or method.reads == "full" else method.streams
     whole = method.reads == "full"
@@ -333,10 +361,10 @@ def _check_cost(report: Report, method: Inference[Any]) -> None:
     ]
     first = dataclasses.replace(batches[0], step=0)
     state, _ = method.step(target, state, first)  # what only the first step needs is not a cost of each step
-    with _patched(Target, "gradient", counted), _patched(Target, "stacked_gradient", counted):
+    with _gradients_counted() as gradients:
         for batch in batches:
             state, _ = method.step(target, state, batch)
-    per_step = gradients / len(batches)
+    per_step = gradients[0] / len(batches)
     report.add(
         "declared gradients a step",
         per_step <= declared.gradients_per_step + 1e-9,

@@ -160,7 +160,7 @@ def test_arguments_are_checked() -> None:
         load("imdb", length=0)
 
 
-@pytest.mark.parametrize("name", ["mnist", "notmnist", "cifar10", "imdb", "concrete"])
+@pytest.mark.parametrize("name", ["mnist", "notmnist", "cifar10", "cifar100", "imdb", "concrete"])
 def test_a_missing_set_says_where_it_was_looked_for_and_how_to_provide_it(
     name: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +173,7 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_provide_it(
     for part in (name, "TEMPERANCE_DATA", "https://", *(str(root) for root in roots), str(own_cache)):
         assert part in message
     expected = {"mnist": "train-images-idx3-ubyte.gz", "cifar10": "cifar-10-binary.tar.gz", "concrete": "data.txt"}
+    expected["cifar100"] = "cifar-100-binary.tar.gz"
     assert expected.get(name, "") in message
     assert verify(name)[0].status == "missing"
     assert next(entry.where for entry in list_data_sets() if entry.name == name) == "not found"
@@ -289,7 +290,7 @@ PIXELS = np.arange(6 * 3 * 3072, dtype=np.int64).reshape(6, 3, 3072).astype(np.u
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
 
 
-def python2_pickle(pixels: np.ndarray, labels: list[int]) -> bytes:
+def python2_pickle(pixels: np.ndarray, labels: list[int], coarse: list[int] | None = None) -> bytes:
     """The batch dictionary as Python 2 wrote it (protocol 2, byte strings), opcode by opcode."""
 
     def short(content: bytes) -> bytes:
@@ -301,9 +302,14 @@ def python2_pickle(pixels: np.ndarray, labels: list[int]) -> bytes:
     shape = b"M" + struct.pack("<H", pixels.shape[0]) + b"M" + struct.pack("<H", pixels.shape[1]) + b"\x86"
     raw = b"T" + struct.pack("<i", pixels.size) + pixels.tobytes()
     data = array + b"(K\x01" + shape + kind + b"\x89" + raw + b"tb"
-    values = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+
+    def listed(key: bytes, values: list[int]) -> bytes:
+        return short(key) + b"](" + b"".join(b"K" + bytes([label]) for label in values) + b"e"
+
+    fine = listed(b"labels" if coarse is None else b"fine_labels", labels)
+    groups = b"" if coarse is None else listed(b"coarse_labels", coarse)
     name = short(b"batch_label") + short(b"a batch")
-    return b"\x80\x02}(" + name + short(b"labels") + values + short(b"data") + data + b"u."
+    return b"\x80\x02}(" + name + fine + groups + short(b"data") + data + b"u."
 
 
 def binary_records(pixels: np.ndarray, labels: list[int]) -> bytes:
@@ -405,6 +411,82 @@ def test_cifar10_as_it_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     if len(train) != 50000:
         assert train.info.note == f"{len(train)} of the 50000 training images are there"
     assert torch.allclose(test.x.mean(dim=(0, 2, 3)), torch.tensor([0.4942, 0.4851, 0.4504]), atol=1e-3)
+
+
+# CIFAR-100
+
+FINE = {"train": [99, 0, 41, 7], "test": [4, 30]}
+COARSE = {"train": [13, 4, 18, 7], "test": [0, 0]}
+PIXELS_100 = {"train": PIXELS.reshape(-1, 3072)[:4], "test": PIXELS.reshape(-1, 3072)[4:6]}
+
+
+def records_100(part: str) -> bytes:
+    labels = np.array([COARSE[part], FINE[part]], np.uint8).T
+    return np.concatenate([labels, PIXELS_100[part]], axis=1).tobytes()
+
+
+def pickle_100(part: str) -> bytes:
+    return python2_pickle(PIXELS_100[part], FINE[part], COARSE[part])
+
+
+@pytest.mark.parametrize("form", ["binary archive", "binary folder", "python archive", "python folder"])
+def test_cifar100_in_the_official_forms(form: str, folder: Path) -> None:
+    binary = form.startswith("binary")
+    encode, ending, inside = (
+        (records_100, ".bin", "cifar-100-binary") if binary else (pickle_100, "", "cifar-100-python")
+    )
+    members = {part + ending: encode(part) for part in ("test", "train")}
+    if form.endswith("folder"):
+        (folder / "cifar100" / inside).mkdir(parents=True)
+        for name, content in members.items():
+            (folder / "cifar100" / inside / name).write_bytes(content)
+    else:
+        write_archive(folder / f"{inside}.tar.gz", inside, members)
+    for part, (x, y) in zip(("train", "test"), images.read_cifar100(_check=False), strict=True):
+        assert np.array_equal(x, PIXELS_100[part].reshape(-1, 3, 32, 32))
+        assert y[:, 0].tolist() == COARSE[part]
+        assert y[:, 1].tolist() == FINE[part]
+    with pytest.raises(DataError, match="500 images of each" if form == "binary folder" else "md5:"):
+        load("cifar100")
+    assert verify("cifar100")[0].status == "corrupt"
+
+
+def test_cifar100_labels_and_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of the right kind with fewer images: fine and coarse labels, names, pixels in [0, 1]; a damaged label."""
+    monkeypatch.setattr(images, "_CIFAR100_EACH", {"train": 3, "test": 2})
+    inside = folder / "cifar-100-binary"
+    inside.mkdir()
+    for part, each in (("train", 3), ("test", 2)):
+        fine = np.tile(np.arange(100, dtype=np.uint8), each)
+        records = np.repeat(fine[:, None], 3074, axis=1)
+        records[:, 0] = fine % 20
+        (inside / f"{part}.bin").write_bytes(records.tobytes())
+    train, test = load("CIFAR-100")
+    assert train.x.shape == (300, 3, 32, 32)
+    assert test.y[:3].tolist() == [0, 1, 2]
+    assert float(test.x[99].max()) == pytest.approx(99 / 255)
+    assert train.info.num_classes == len(set(train.info.classes)) == 100
+    assert list(train.info.classes) == sorted(train.info.classes)
+    assert (train.info.classes[99], train.info.classes[30]) == ("worm", "dolphin")
+    groups = load("cifar100", coarse=True)[1]
+    assert groups.info.num_classes == len(set(groups.info.classes)) == 20
+    assert torch.equal(groups.y, test.y % 20)
+    assert groups.info.classes[0] == "aquatic_mammals"
+    damaged = np.frombuffer((inside / "test.bin").read_bytes(), np.uint8).copy()
+    damaged[0] = 5
+    (inside / "test.bin").write_bytes(damaged.tobytes())
+    with pytest.raises(DataError, match="CIFAR-100 test"):
+        load("cifar100")
+
+
+def test_broken_cifar100_archives(folder: Path) -> None:
+    path = folder / "cifar100" / "cifar-100-binary.tar.gz"
+    write_archive(path, "cifar-100-binary", {"train.bin": records_100("train")})
+    with pytest.raises(DataError, match=r"none called \['test'\]"):
+        images.read_cifar100(_check=False)
+    write_archive(path, "cifar-100-binary", {"train.bin": records_100("train"), "test.bin": b"\x00" * 3073})
+    with pytest.raises(DataError, match="records of 3074 bytes; got 3073"):
+        images.read_cifar100(_check=False)
 
 
 # IMDB

@@ -30,9 +30,36 @@ DECAY = {"scheduler": torch.optim.lr_scheduler.ExponentialLR, "scheduler_args": 
 PAIRS = {"samples": 16, "antithetic": True}
 LEARNED = {"steps": 800, "noise": 5.0, "tolerance": 0.2, "draws": 500}
 
+ROUND = {"steps": 300, "noise": 5.0}
+BRIEF = {"steps": 4, "noise": 5.0}
 SETTLED = {"steps": 200, "draws": 200, "settled": True}
 
 TABLE = {
+    "HMC": (tp.Collect(tp.HMC(step_size=0.15, length=8), burn=0.1, every=1), ROUND),
+    "HMC, of a set time": (tp.Ensemble(tp.Collect(tp.HMC(step_size=0.15, time=0.5), burn=1, every=1), 2), BRIEF),
+    "NUTS": (tp.Collect(tp.NUTS(step_size=0.2), burn=0.1, every=1), ROUND),
+    "Chains of NUTS, batched": (tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.1), burn=1, every=1), 2), BRIEF),
+    "Chains of NUTS, one by one": (
+        tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.1), burn=1, every=1), 2, batched=False),
+        BRIEF,
+    ),
+    "Warmup of NUTS": (tp.Ensemble(tp.Collect(tp.Warmup(tp.NUTS(), 2, mass="none"), every=1), 2), BRIEF),
+    "MCLMC, adjusted": (tp.Collect(tp.MCLMC(step_size=0.15, length=8), burn=0.1, every=1), ROUND),
+    "MCLMC, unadjusted": (tp.Collect(tp.MCLMC(step_size=0.1, adjusted=False), burn=1, every=1), BRIEF),
+    "Elliptical slice": (
+        tp.Collect(tp.EllipticalSlice(), burn=0.1, every=1),
+        {"steps": 1500, "noise": 10.0, "temperatures": (1.0,)},
+    ),
+    "Curve": (tp.Curve(FAST), {"steps": 4}),
+    "Subspace": (tp.Subspace(tp.Collect(tp.SGHMC(lr=0.1), burn=0, every=1), tp.RandomBasis(2, FAST)), {"steps": 4}),
+    "Subspace, all data": (
+        tp.Subspace(tp.Collect(tp.GGMC(lr=0.01), burn=0, every=1), tp.RandomBasis(2, FAST), batch_size=9),
+        {"steps": 4},
+    ),
+    "Tempered": (
+        tp.Collect(tp.Tempered(tp.HMC(step_size=0.15, length=8), tp.ladder(3.0, 3)), burn=0.1, every=1),
+        {**ROUND, "temperatures": (0.3,)},
+    ),
     "MAP, SGD with momentum": (FAST, {"steps": 400}),
     "MAP, Adam with a schedule": (
         tp.MAP(lr=0.1, scheduler=torch.optim.lr_scheduler.ExponentialLR, scheduler_args={"gamma": 0.9985}),

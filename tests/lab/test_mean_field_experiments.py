@@ -162,3 +162,13 @@ def test_images_are_small_and_standardised():
     assert test.x.shape == (100, 1, 8, 8)
     assert float(train.x.mean()) == pytest.approx(0.0, abs=1e-5)
     assert float(train.x.std()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_paper_preset_names_the_file_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEMPERANCE_DATA", str(tmp_path))
+    monkeypatch.setenv("TEMPERANCE_CACHE", str(tmp_path))
+    settings = liberty_swag.PRESETS["paper"].settings
+    assert settings.data.name == "cifar100"
+    with pytest.raises(tp.errors.MissingDataSetError) as caught:
+        liberty_swag.small_images(settings, 0)
+    assert "cifar-100-binary.tar.gz" in str(caught.value).splitlines()[-1]

@@ -13,6 +13,7 @@ NAMES = (
     "well-specified",
     "diagnostics",
     "prior-predictive",
+    "function-prior",
     "prior-scale",
     "capacity",
     "dirty-likelihood",
@@ -24,6 +25,7 @@ NAMES = (
     "liberty-heatmaps",
     "liberty-swag",
     "universality",
+    "hmc-agreement",
 )
 """Each is a module of this folder (dashes become underscores) with an ``EXPERIMENT``."""
 

@@ -64,7 +64,7 @@ PRESETS = {
     "standard": Preset(SwagSettings(), 3),
     "paper": Preset(
         SwagSettings(
-            seeds=5, data=Images("cifar10"), pool=1, depths=(8, 14, 20, 26, 32, 38), widths=(16, 32, 64), epochs=300,
+            seeds=5, data=Images("cifar100"), pool=1, depths=(8, 14, 20, 26, 32, 38), widths=(16, 32, 64), epochs=300,
             batch_size=128, swag_lr=0.01, start=161 / 300, collect=1, draws=30, scale=0.26,
         ),
         6000,
@@ -125,7 +125,14 @@ def run(settings: SwagSettings, cell: Cell) -> dict[str, Any]:
 
 def small_images(settings: SwagSettings, seed: int) -> tuple[tp.data.Data, tp.data.Data]:
     """Training and test images, standardised and averaged over small squares."""
-    train, test = settings.data.load(seed)
+    try:
+        train, test = settings.data.load(seed)
+    except tp.errors.MissingDataSetError as error:
+        if settings.data.name != "cifar100":
+            raise
+        raise tp.errors.MissingDataSetError(  # the last line is the one that a run prints
+            f"{error}\nThis preset of liberty-swag needs CIFAR-100, which is missing: provide cifar-100-binary.tar.gz."
+        ) from error
     assert isinstance(train.x, Tensor)
     mean, scale = float(train.x.mean()), float(train.x.std())
     return tuple(_small(part, settings.pool, mean, scale) for part in (train, test))  # type: ignore[return-value]
