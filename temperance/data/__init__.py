@@ -3,6 +3,7 @@
 from temperance.data.catalog import DataSetEntry, Verification, data_home, list_data_sets, load, load_all, verify
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.data import Batch, Data, DataInfo
+from temperance.data.reference import HMCReference, load_hmc_reference
 
 __all__ = [
     "CORRUPTIONS",
@@ -10,11 +11,13 @@ __all__ = [
     "Data",
     "DataInfo",
     "DataSetEntry",
+    "HMCReference",
     "Verification",
     "corrupt",
     "data_home",
     "list_data_sets",
     "load",
     "load_all",
+    "load_hmc_reference",
     "verify",
 ]

@@ -15,6 +15,7 @@ from temperance.inference.ggmc import GGMC
 from temperance.inference.hamiltonian import HamiltonianSampler
 from temperance.inference.hmc import HMC
 from temperance.inference.ivon import IVON
+from temperance.inference.kernels import IMQ, RBF, Linear
 from temperance.inference.laplace import Laplace
 from temperance.inference.leimkuhler_matthews import LeimkuhlerMatthews
 from temperance.inference.map import MAP
@@ -23,11 +24,13 @@ from temperance.inference.mclmc import MCLMC
 from temperance.inference.nuts import NUTS
 from temperance.inference.on import On
 from temperance.inference.psgld import PSGLD
+from temperance.inference.repulsive import RepulsiveEnsemble
 from temperance.inference.sampler import LangevinSampler, Layerwise, Sampler
 from temperance.inference.sghmc import SGHMC
 from temperance.inference.sgld import SGLD
 from temperance.inference.sgnht import SGNHT
 from temperance.inference.subspace import Subspace
+from temperance.inference.svgd import SVGD
 from temperance.inference.swag import SWAG
 from temperance.inference.tempered import Tempered, ladder
 from temperance.inference.variational import Variational
@@ -38,15 +41,18 @@ __all__ = [
     "BAOAB",
     "GGMC",
     "HMC",
+    "IMQ",
     "IVON",
     "MAP",
     "MCLMC",
     "NUTS",
     "PCA",
     "PSGLD",
+    "RBF",
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "SVGD",
     "SWAG",
     "VOGN",
     "Anchored",
@@ -67,9 +73,11 @@ __all__ = [
     "Laplace",
     "Layerwise",
     "LeimkuhlerMatthews",
+    "Linear",
     "MCDropout",
     "On",
     "RandomBasis",
+    "RepulsiveEnsemble",
     "Sampler",
     "Stackable",
     "Subspace",

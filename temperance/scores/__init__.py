@@ -1,6 +1,7 @@
 """How good a forecast is: pure functions of arrays, in float64, that know nothing of networks or methods.
 
-Everything takes tensors, arrays or lists, and gives Python numbers or small frozen dataclasses.
+Everything takes tensors, arrays or lists, and gives Python numbers or small frozen dataclasses. ``compare_to_hmc`` also
+reads the published reference predictions from the data folder.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from temperance.scores.detection import (
     fpr_at_tpr,
     risk_coverage,
 )
+from temperance.scores.hmc import HMCComparison, compare_to_hmc
 from temperance.scores.regression import (
     IntervalCoverage,
     gaussian_crps,
@@ -38,6 +40,7 @@ __all__ = [
     "BrierDecomposition",
     "CalibrationError",
     "ErrorDetection",
+    "HMCComparison",
     "IntervalCoverage",
     "ReliabilityCurve",
     "RiskCoverage",
@@ -47,6 +50,7 @@ __all__ = [
     "auroc",
     "brier",
     "brier_decomposition",
+    "compare_to_hmc",
     "ece",
     "error_detection",
     "fpr_at_tpr",

@@ -50,6 +50,8 @@ TABLE = {
         tp.Collect(tp.EllipticalSlice(), burn=0.1, every=1),
         {"steps": 1500, "noise": 10.0, "temperatures": (1.0,)},
     ),
+    "SVGD": (tp.SVGD(3, lr=0.1), {"steps": 3}),
+    "RepulsiveEnsemble": (tp.RepulsiveEnsemble(3, lr=0.1), {"steps": 3}),
     "Curve": (tp.Curve(FAST), {"steps": 4}),
     "Subspace": (tp.Subspace(tp.Collect(tp.SGHMC(lr=0.1), burn=0, every=1), tp.RandomBasis(2, FAST)), {"steps": 4}),
     "Subspace, all data": (
@@ -139,7 +141,9 @@ TABLE = {
 
 
 @pytest.mark.filterwarnings("ignore:E?KFAC has no Kronecker rule")  # the problem's network has bare parameters
+@pytest.mark.filterwarnings("ignore:.*transitions diverged")  # a warm-up of two steps finds no good step
 @pytest.mark.parametrize("name", TABLE)
+@pytest.mark.filterwarnings("ignore:.*transitions diverged")  # a warm-up of two steps finds no good step
 def test_conformance(name):
     method, options = TABLE[name]
     check_inference(method, **options)

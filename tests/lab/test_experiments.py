@@ -39,7 +39,7 @@ def test_every_experiment_has_three_presets_and_cells_of_their_own(name):
     experiment = find_experiment(name)
     assert list(experiment.presets) == ["quick", "standard", "paper"]
     assert experiment.presets["quick"].minutes < 1
-    assert 2 <= experiment.presets["standard"].minutes <= 10
+    assert 2 <= experiment.presets["standard"].minutes <= 15
     for preset in experiment.presets.values():
         assert len(list_cells(experiment, preset.settings)) >= 3
         there = json.loads(json.dumps(dataclasses.asdict(preset.settings)))
@@ -214,16 +214,14 @@ def test_one_mode_is_the_heavier_of_two():
 def test_the_sampler_of_liberty_finds_the_posterior_of_a_linear_model():
     """Logistic regression on two moons, whose posterior is nearly Gaussian: its mean is near the mode, and its spread
     near that of the curvature there."""
-    settings = dataclasses.replace(
-        liberty_hmc.PRESETS["quick"].settings, rows=100, draws=250, burn=10, longest=15, trajectory=1.5
-    )
+    settings = dataclasses.replace(liberty_hmc.PRESETS["quick"].settings, rows=100, draws=250, trajectory=1.5)
     train, _ = liberty_hmc.moons(settings, 0)
     target = tp.Target(torch.nn.Linear(2, 2), tp.Categorical(), tp.GaussianPrior(1.0))
     best = fit(target, tp.Laplace(tp.MAP(lr=0.05), tp.Dense()), train, steps=400, batch_size=100)
-    fitted, step = liberty_hmc.sample_posterior(settings, target, train, best.posterior.mean, 0)
+    fitted = liberty_hmc.sample_posterior(settings, target, train, best.posterior.mean, 0)
     theta = fitted.posterior.theta.double()
-    assert 0.6 < float(fitted.posterior.trace.acceptance[-1]) < 1.0
-    assert 0.05 < step < 1.0
+    assert 0.6 < float(fitted.posterior.trace.transitions.acceptance.mean()) < 1.0
+    assert 0.05 < float(fitted.posterior.trace.transitions.step_size[0]) < 3.0
     spread = best.posterior.covariance().double().diagonal().sqrt()
     assert ((theta.mean(0) - best.posterior.mean.double()) / spread).abs().max() < 0.5
     assert (theta.std(0) / spread).log().abs().max() < 0.3

@@ -53,12 +53,6 @@ def _column(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _normal(x: Tensor, mean: Tensor | float, scale: Tensor | float) -> Tensor:
-    """The sum of log N(x | mean, scale²), without constants."""
-    scale = torch.as_tensor(scale, dtype=x.dtype)
-    return -(0.5 * ((x - mean) / scale).square() + scale.log()).sum()
-
-
 def _half_cauchy(x: Tensor, scale: float) -> Tensor:
     return -torch.log1p((x / scale).square())
 
@@ -76,9 +70,9 @@ def eight_schools() -> Model:
         return torch.cat([(p[..., :8] - p[..., 8:9]) / p[..., 9:10], p[..., 8:9], p[..., 9:10].log()], -1)
 
     def log_density(x: Tensor) -> Tensor:
-        p = constrain(x)
-        prior = _normal(x[:8], 0.0, 1.0) + _normal(p[8], 0.0, 5.0) + _half_cauchy(p[9], 5.0)
-        return prior + _normal(y, p[:8], sigma) + x[9]
+        z, mu, tau = x[:8], x[8], x[9].exp()
+        away = (y - mu - tau * z) / sigma
+        return -0.5 * (z @ z + away @ away + (mu / 5).square()) - torch.log1p((tau / 5).square()) + x[9]
 
     return Model((*(f"theta[{j}]" for j in range(1, 9)), "mu", "tau"), log_density, constrain, unconstrain)
 
@@ -86,12 +80,15 @@ def eight_schools() -> Model:
 def _regression(
     x: Tensor, y: Tensor, prior: Callable[[Tensor, Tensor], Tensor], names: tuple[str, ...], rotated: bool
 ) -> Model:
-    """y ~ N(X β, σ); coordinates (γ, log σ) with β = A γ."""
+    """y ~ N(X β, σ); coordinates (γ, log σ) with β = A γ. The data enter by least squares: ‖y − Xβ‖² is that of the
+    best γ̂ and (γ − γ̂)ᵀ (XA)ᵀ XA (γ − γ̂)."""
     size = x.shape[1]
     forth = torch.eye(size, dtype=torch.float64)
     if rotated:
         forth = math.sqrt(len(y)) * torch.linalg.inv(torch.linalg.qr(x).R)
     back = torch.linalg.inv(forth)
+    best = torch.linalg.lstsq(x @ forth, y.unsqueeze(1)).solution.squeeze(1)
+    squares, least = (x @ forth).T @ (x @ forth), (y - x @ forth @ best).square().sum()
 
     def constrain(theta: Tensor) -> Tensor:
         return torch.cat([theta[..., :size] @ forth.T, theta[..., size:].exp()], -1)
@@ -100,10 +97,10 @@ def _regression(
         return torch.cat([p[..., :size] @ back.T, p[..., size:].log()], -1)
 
     def log_density(theta: Tensor) -> Tensor:
-        p = constrain(theta)
-        beta, sigma = p[:size], p[size]
-        likelihood = -0.5 * ((y - x @ beta) / sigma).square().sum() - len(y) * theta[size]
-        return likelihood + prior(beta, sigma) + theta[size]
+        away, log_sigma = theta[:size] - best, theta[size]
+        misfit = away @ squares @ away + least
+        likelihood = -0.5 * misfit * torch.exp(-2 * log_sigma) - (len(y) - 1) * log_sigma
+        return likelihood + prior(forth @ theta[:size], log_sigma.exp())
 
     return Model(names, log_density, constrain, unconstrain)
 
@@ -123,7 +120,7 @@ def blr(rotated: bool = True) -> Model:
     names = (*(f"beta[{k}]" for k in range(1, 6)), "sigma")
 
     def prior(beta: Tensor, sigma: Tensor) -> Tensor:
-        return _normal(beta, 0.0, 10.0) + _normal(sigma, 0.0, 10.0)
+        return -0.005 * (beta.square().sum() + sigma.square())
 
     return _regression(_column(data["X"]), _column(data["y"]), prior, names, rotated)
 
@@ -136,7 +133,7 @@ def autoregression(rotated: bool = False) -> Model:
     x = torch.stack([torch.ones_like(past[0]), *past], 1)
 
     def prior(beta: Tensor, sigma: Tensor) -> Tensor:
-        return _normal(beta, 0.0, 10.0) + _half_cauchy(sigma, 2.5)
+        return -0.005 * beta.square().sum() + _half_cauchy(sigma, 2.5)
 
     names = ("alpha", *(f"beta[{k}]" for k in range(1, lags + 1)), "sigma")
     return _regression(x, y[lags:], prior, names, rotated)
@@ -160,8 +157,8 @@ def mixture() -> Model:
         p = constrain(x)
         log_share = torch.nn.functional.logsigmoid(torch.stack([x[4], -x[4]]))
         each = -0.5 * ((y.unsqueeze(1) - p[:2]) / p[2:4]).square() - x[2:4] + log_share
-        prior = _normal(p[:4], 0.0, 2.0) + 4.0 * log_share.sum()
-        jacobian = x[1] + x[2] + x[3] + log_share.sum()
+        prior = 4.0 * log_share.sum() - p[:4].square().sum() / 8
+        jacobian = x[1:4].sum() + log_share.sum()
         return torch.logsumexp(each, 1).sum() + prior + jacobian
 
     return Model(("mu[1]", "mu[2]", "sigma[1]", "sigma[2]", "theta"), log_density, constrain, unconstrain)

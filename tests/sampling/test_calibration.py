@@ -123,10 +123,10 @@ def _network_quantities(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("method", "transitions"),
     [
-        (tp.Warmup(tp.NUTS(), 160), 220),
-        (tp.Warmup(tp.HMC(length=12), 160), 260),
-        (tp.Warmup(tp.MCLMC(length=12), 160), 260),
-        (tp.EllipticalSlice(), 400),
+        (tp.NUTS(step_size=0.25, max_depth=5), 60),
+        (tp.HMC(step_size=0.25, length=8), 100),
+        (tp.MCLMC(step_size=0.25, length=8), 100),
+        (tp.EllipticalSlice(), 300),
     ],
     ids=["NUTS", "HMC", "MCLMC", "EllipticalSlice"],
 )

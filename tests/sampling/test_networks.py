@@ -63,20 +63,22 @@ PRINTED_PROBABILITY = (0.694610, 0.830682, 0.951569, 0.987659, 0.992844)
 
 def _quadrature(temperature: float = 1.0) -> dict[str, Any]:
     """Moments of exp(−U/T) on a grid of w and b."""
-    w, b = torch.linspace(-3, 6, 1201, dtype=WIDE), torch.linspace(-6, 6, 1201, dtype=WIDE)
+    w, b = torch.linspace(-9, 9, 1001, dtype=WIDE), torch.linspace(-9, 9, 1001, dtype=WIDE)
     grid_w, grid_b = torch.meshgrid(w, b, indexing="ij")
     log_p = -0.5 * (grid_w.square() + grid_b.square())
     for x, y in zip(X.flatten(), Y.flatten(), strict=True):
         log_p = log_p + nn.functional.logsigmoid((2 * y - 1) * 5 * torch.tanh(grid_w * x + grid_b))
     p = torch.softmax(log_p.flatten() / temperature, 0).view_as(log_p)
     mean = float((p * grid_w).sum())
-    chance = [float((p * (5 * torch.tanh(grid_w * x + grid_b)).sigmoid()).sum()) for x in AT]
+    outputs = [(5 * torch.tanh(grid_w * x + grid_b)).sigmoid() for x in AT]
+    chance = [float((p * q).sum()) for q in outputs]
     return {
         "w": mean,
         "var w": float((p * (grid_w - mean).square()).sum()),
         "var b": float((p * grid_b.square()).sum()),
         "w third": float((p * (grid_w - mean) ** 3).sum()),
         "p": chance,
+        "std p": [float((p * (q - c).square()).sum().sqrt()) for q, c in zip(outputs, chance, strict=True)],
     }
 
 
@@ -88,30 +90,30 @@ def test_quadrature_is_that_of_the_printed_table() -> None:
 
 
 GOLD = {
-    "NUTS": tp.Warmup(tp.NUTS(), 200),
-    "HMC": tp.Warmup(tp.HMC(length=6), 200),
-    "MCLMC": tp.Warmup(tp.MCLMC(length=6), 200),
+    "NUTS": tp.Warmup(tp.NUTS(max_depth=5), 160),
+    "HMC": tp.Warmup(tp.HMC(length=5), 160),
+    "MCLMC": tp.Warmup(tp.MCLMC(length=5), 160),
     "EllipticalSlice": tp.EllipticalSlice(),
+    "EllipticalSlice at T = 0.4": tp.EllipticalSlice(),
 }
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.4])
 @pytest.mark.parametrize("name", GOLD)
-def test_two_parameter_classifier(name: str, temperature: float) -> None:
-    if temperature != 1.0 and name in ("HMC", "MCLMC"):
-        pytest.skip("temperatures of these are tested on densities")
+def test_two_parameter_classifier(name: str) -> None:
+    temperature = 0.4 if "T" in name.split() else 1.0
     target = tp.Target(_TwoParameters(), tp.Bernoulli(), tp.GaussianPrior(scale=1.0), temperature=temperature)
-    fitted = _run(target, GOLD[name], (X, Y), draws=250, chains=16, seed=1)
+    fitted = _run(target, GOLD[name], (X, Y), draws=100, chains=40, seed=1)
     theta, exact = _theta(fitted), _quadrature(temperature)
     w, b = theta[..., 0], theta[..., 1]
     claims = [("w", w, exact["w"]), ("b", b, 0.0), ("var b", b**2, exact["var b"])]
     claims += [("var w", (w - exact["w"]) ** 2, exact["var w"]), ("third", (w - exact["w"]) ** 3, exact["w third"])]
-    for x, chance in zip(AT, exact["p"], strict=True):
-        claims.append((f"p at {float(x)}", (5 * torch.tanh(w * x + b)).sigmoid(), chance))
     check_expectations(claims)
-    predicted = fitted.predict(AT.unsqueeze(1)).mean().flatten()
-    expected = torch.stack([values.double().mean() for _, values, _ in claims[-len(AT) :]])
-    assert torch.allclose(predicted.double(), expected, atol=1e-8), "the predictive is the mean over all draws"
+    chances = (5 * torch.tanh(w.unsqueeze(-1) * AT + b.unsqueeze(-1))).sigmoid()
+    for k, (expected, spread) in enumerate(zip(exact["p"], exact["std p"], strict=True)):
+        error = spread / math.sqrt(float(diagnose.ess(chances[..., k])))  # rare draws decide: the sample's own is small
+        assert abs(float(chances[..., k].mean()) - expected) < 4.5 * error
+    predicted = fitted.predict(AT.unsqueeze(1)).mean().flatten().double()
+    assert torch.allclose(predicted, chances.flatten(0, 1).mean(0), atol=1e-8), "the predictive averages all draws"
 
 
 # ---------------------------------------------------------------------- conjugate regression
@@ -124,7 +126,7 @@ def test_conjugate_regression_by_nuts(temperature: float) -> None:
     assert torch.allclose(problem.covariance.diagonal(), printed, atol=1e-10)
     assert torch.allclose(problem.mean, torch.tensor([0.0, 0.770490361, 0.0], dtype=WIDE), atol=1e-9)
     target = problem.target.with_temperature(temperature)
-    fitted = _run(target, tp.Warmup(tp.NUTS(), 200), problem.data, draws=150, chains=16, seed=2)
+    fitted = _run(target, tp.Warmup(tp.NUTS(max_depth=5), 160), problem.data, draws=100, chains=24, seed=2)
     theta = _theta(fitted)
     claims = gaussian_claims(theta, problem.mean, temperature * problem.covariance)
     f = theta @ torch.tensor([1.0, 0.5, 0.25], dtype=WIDE)
@@ -132,16 +134,16 @@ def test_conjugate_regression_by_nuts(temperature: float) -> None:
     check_expectations(claims)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.25])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_conjugate_regression_by_elliptical_slices(temperature: float) -> None:
     """From exact posterior draws, which must stay exact; and from the prior, which must become the posterior."""
     problem = conjugate_regression()
     target = problem.target.with_temperature(temperature)
     batch = whole(target, problem.data)
     root = math.sqrt(temperature) * torch.linalg.cholesky(problem.covariance)
-    noise = torch.randn(1000, 3, generator=generator(3, "exact"), dtype=WIDE)
-    prior = torch.randn(1000, 3, generator=generator(4, "prior"), dtype=WIDE)
-    for starts, transitions in ((problem.mean + noise @ root.T, 5), (prior, 150)):
+    noise = torch.randn(600, 3, generator=generator(3, "exact"), dtype=WIDE)
+    prior = torch.randn(200, 3, generator=generator(4, "prior"), dtype=WIDE)
+    for starts, transitions in ((problem.mean + noise @ root.T, 3), (prior, 100))[: 1 + (temperature == 1.0)]:
         theta = advance(tp.EllipticalSlice(), target, batch, starts, transitions, seed=5)
         white = torch.linalg.solve_triangular(root, (theta - problem.mean).T, upper=False).T
         assert least_probability(white, scipy.stats.norm.cdf) > 1e-4
@@ -254,7 +256,7 @@ ALIKE = {
     "NUTS": tp.NUTS(step_size=0.1),
     "MCLMC": tp.MCLMC(step_size=0.05, length=4),
     "EllipticalSlice": tp.EllipticalSlice(),
-    "Warmup": tp.Warmup(tp.NUTS(), 6, first=2, window=2, last=2),
+    "Warmup": tp.Warmup(tp.NUTS(max_depth=3), 6, first=2, window=2, last=2),
     "Tempered": tp.Tempered(tp.HMC(step_size=0.05, length=3), temperatures=(1.0, 1.5)),
 }
 

@@ -25,6 +25,8 @@ NAMES = (
     "liberty-heatmaps",
     "liberty-swag",
     "universality",
+    "basins",
+    "epistemic",
     "hmc-agreement",
 )
 """Each is a module of this folder (dashes become underscores) with an ``EXPERIMENT``."""

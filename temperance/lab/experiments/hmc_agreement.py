@@ -298,7 +298,8 @@ def claims(settings: AgreementSettings, done: Cells) -> list[Claim]:
             "(not of the paper: what the rows about SG-MCMC rest on)",
             f"kinetic {kinetic}, configurational {configurational}, in units of T",
             all_of(near(kinetic, 1.0, 0.1), near(configurational, 1.0, 0.25)),
-            f"kinetic within 0.1 and configurational within 0.25 of 1; {RULE}",
+            f"kinetic within 0.1 and configurational within 0.25 of 1; {RULE}. A chain that has not mixed can show "
+            "these temperatures too: look whether its curve still moves with the number of draws",
         ),
     ]
 

@@ -53,8 +53,8 @@ class BetweenSettings(Settings):
     layers, priors with ``gain`` / √fan-in.
 
     Mean field: ``steps`` of Adam over all data with local reparametrisation, the learning rate falling from ``lr`` to 0
-    along a cosine. The chain starts at a MAP fit; its step is set in ``pilots`` short runs so that ``acceptance`` of
-    the trajectories are accepted; each lasts ``trajectory`` units of time, or ``longest`` gradients if that is less.
+    along a cosine. The true posterior: ``chains`` of NUTS, each from a MAP fit of its own; ``warmup`` transitions
+    of at most 2^``max_depth`` gradients set steps and masses, and each of the next ``draws`` ends in a draw.
     """
 
     rows: int = 100
@@ -66,26 +66,24 @@ class BetweenSettings(Settings):
     lr: float = 0.03
     predict_draws: int = 1000
     map_steps: int = 1000
-    pilots: int = 8
-    pilot_draws: int = 10
-    acceptance: float = 0.85
-    trajectory: float = 1.5
-    longest: int = 150
-    burn: int = 20
-    draws: int = 120
+    chains: int = 4
+    warmup: int = 200
+    acceptance: float = 0.8
+    max_depth: int = 8
+    draws: int = 100
 
 
 PRESETS = {
     "quick": Preset(
         BetweenSettings(
-            seeds=3, rows=24, width=8, depths=(1, 2), steps=150, predict_draws=100, map_steps=100, pilots=3,
-            pilot_draws=5, longest=8, burn=5, draws=24,
+            seeds=3, rows=24, width=8, depths=(1, 2), steps=150, predict_draws=100, map_steps=100, chains=2, warmup=60,
+            max_depth=4, draws=24,
         ),
         0.3,
     ),
     "standard": Preset(BetweenSettings(seeds=3), 9),
     "paper": Preset(
-        BetweenSettings(seeds=10, depths=(1, 2, 3, 4, 5), steps=100000, lr=0.01, longest=1000, burn=200, draws=2000),
+        BetweenSettings(seeds=10, depths=(1, 2, 3, 4, 5), steps=100000, lr=0.01, warmup=1000, max_depth=10, draws=2000),
         1500,
     ),
 }  # fmt: skip
@@ -187,33 +185,27 @@ def mean_field(
 def sample_posterior(
     settings: BetweenSettings, target: tp.Target, data: tp.data.Data, seed: int
 ) -> tuple[tp.Fitted, dict[str, float]]:
-    """Draws of the true posterior. The one place that knows the sampler: GGMC over all data, whose Metropolis
-    correction makes the posterior exactly stationary. R-hat and effective draws are those of f on the grid."""
-    best = fit(target, tp.MAP(lr=0.01), data, steps=settings.map_steps, batch_size=len(data), seed=seed)
-    start: Tensor = best.posterior.mean  # type: ignore[attr-defined]
-
-    def go(step: float, theta: Tensor, burn: int, draws: int, number: int) -> Any:
-        length = max(1, min(settings.longest, round(settings.trajectory / step)))
-        sampler = tp.GGMC(len(data) * step**2, math.exp(-0.3 * step), length)
-        method = tp.Collect(sampler, burn=burn, every=1, read_every=1)
-        options: dict[str, Any] = {"steps": burn + draws, "batch_size": len(data), "start": theta}
-        return fit(target, method, data, seed=1000 * seed + number, **options)
-
-    step, tried = 0.002, []
-    for number in range(settings.pilots):
-        posterior = go(step, start, 0, settings.pilot_draws, number).posterior
-        start = posterior.theta[-1].clone()
-        step *= math.exp(0.7 * (float(posterior.trace.acceptance[-1]) - settings.acceptance))
-        tried.append(math.log(step))
-    settled = tried[len(tried) // 2 :]
-    step = math.exp(sum(settled) / len(settled))
-    fitted = go(step, start, settings.burn, settings.draws, settings.pilots)
+    """Draws of the true posterior: chains of NUTS, each from a start of its own near a MAP. R-hat and effective draws
+    are those of f on the grid."""
+    bases = tp.Ensemble(tp.MAP(lr=0.01), settings.chains)
+    best = fit(target, bases, data, steps=settings.map_steps, batch_size=len(data), seed=seed).posterior
+    start = torch.stack([member.mean for member in best.components])  # type: ignore[attr-defined]
+    quarter = settings.warmup // 4
+    warm = tp.Warmup(
+        tp.NUTS(max_depth=settings.max_depth), settings.warmup, accept=settings.acceptance, first=quarter,
+        window=quarter, last=quarter,
+    )  # fmt: skip
+    method = tp.Ensemble(tp.Collect(warm, last=settings.draws), settings.chains)
+    fitted = fit(target, method, data, start=start, seed=seed)
     found = diagnose.predictions(fitted, grid())
+    chains: Any = fitted.posterior
+    stories = [chain.trace.transitions for chain in chains.components]
     trust = {
-        "acceptance": float(fitted.posterior.trace.acceptance[-1]),
+        "acceptance": sum(float(story.acceptance.mean()) for story in stories) / len(stories),
         "rhat": float(found.rhat.nan_to_num(1.0).max()),
         "ess": float(found.bulk_ess.nan_to_num(0.0).min()),
-        "step": step,
+        "step": sum(float(story.step_size[0]) for story in stories) / len(stories),
+        "divergences": float(sum(int(story.divergent.sum()) for story in stories)),
     }
     return fitted, trust
 

@@ -56,10 +56,9 @@ class LibertySettings(Settings):
     """``rows`` points of two moons; networks of about ``parameters`` for each of ``depths`` (hidden layers) and
     ``slopes`` of the activation below zero (1: none at all, a linear network).
 
-    The chain starts at a MAP fit of ``map_steps``; its step is set in ``pilots`` rounds of ``pilot_draws`` so that
-    ``acceptance`` of the trajectories are accepted. A trajectory lasts ``trajectory`` units of time (π/2 turns a weight
-    that follows its prior round once), or ``longest`` gradients if that is less; ``burn`` of them are thrown away, and
-    each of the next ``draws`` ends in a draw. ``friction`` is what a velocity loses per unit of time.
+    The chain starts at a MAP fit of ``map_steps``. ``warmup`` trajectories of HMC set its step, so that ``acceptance``
+    of them are accepted, and one mass for each weight; each of the next ``draws`` ends in a draw. A trajectory lasts
+    ``trajectory`` units of time, in which a weight of unit spread turns round after π/2.
     """
 
     parameters: int = 1000
@@ -69,13 +68,9 @@ class LibertySettings(Settings):
     noise: float = 0.15
     test_rows: int = 500
     map_steps: int = 500
-    pilots: int = 10
-    pilot_draws: int = 15
-    acceptance: float = 0.85
+    warmup: int = 300
+    acceptance: float = 0.8
     trajectory: float = 1.5
-    friction: float = 0.3
-    longest: int = 400
-    burn: int = 50
     draws: int = 3000
     components: int = 4
     projection: int = 4
@@ -87,19 +82,19 @@ class LibertySettings(Settings):
 PRESETS = {
     "quick": Preset(
         LibertySettings(
-            seeds=3, parameters=22, depths=(1, 2), rows=40, test_rows=100, map_steps=100, pilots=5, pilot_draws=8,
-            trajectory=1.0, longest=12, burn=10, draws=120, components=2, shifts=4, points=60, repeats=1,
+            seeds=3, parameters=22, depths=(1, 2), rows=40, test_rows=100, map_steps=100, warmup=60, trajectory=1.0,
+            draws=120, components=2, shifts=4, points=60, repeats=1,
         ),
         0.3,
     ),
     "standard": Preset(
         LibertySettings(
-            seeds=3, parameters=60, depths=(1, 2, 5), rows=100, pilots=8, pilot_draws=10, trajectory=1.75, longest=200,
-            burn=20, draws=500, components=3, projection=3, points=300,
+            seeds=3, depths=(1, 2, 3, 4, 6, 8, 10), rows=100, acceptance=0.7, trajectory=0.7, draws=6000, shifts=4,
+            points=400, repeats=2,
         ),
-        8,
+        15,
     ),
-    "paper": Preset(LibertySettings(seeds=20, slopes=(1.0, 0.95, 0.5, 0.1), draws=5000), 40000),
+    "paper": Preset(LibertySettings(seeds=20, slopes=(1.0, 0.95, 0.5, 0.1), draws=10000), 3000),
 }  # fmt: skip
 
 
@@ -146,13 +141,16 @@ def run(settings: LibertySettings, cell: Cell) -> dict[str, Any]:
         network = tp.nn.MLP(2, [width_for(settings.parameters, depth)] * depth, 2, act)
     target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0))
     best = fit(target, tp.MAP(lr=0.01), train, steps=settings.map_steps, batch_size=len(train), seed=seed)
-    fitted, step = sample_posterior(settings, target, train, best.posterior.mean, seed)  # type: ignore[attr-defined]
+    fitted = sample_posterior(settings, target, train, best.posterior.mean, seed)  # type: ignore[attr-defined]
+    told = fitted.posterior.trace.transitions  # type: ignore[attr-defined]
     theta = fitted.posterior.theta.double()  # type: ignore[attr-defined]
     kept, parts = one_mode(theta.numpy(), settings.components, settings.projection, seed)
     result = {
         "parameters": float(target.num_parameters),
-        "acceptance": float(fitted.posterior.trace.acceptance[-1]),  # type: ignore[attr-defined]
-        "step": step,
+        "acceptance": float(told.acceptance.mean()),
+        "step": float(told.step_size[0]),
+        "gradients": float(told.leapfrogs.sum()),
+        "divergences": float(told.divergent.sum()),
         "accuracy": fitted.evaluate(test)["accuracy"],
         "parts": float(parts),
         "kept": float(kept.sum()) / len(kept),
@@ -178,29 +176,14 @@ def moons(settings: LibertySettings, seed: int) -> tuple[tp.data.Data, tp.data.D
 
 def sample_posterior(
     settings: LibertySettings, target: tp.Target, data: tp.data.Data, start: Tensor, seed: int
-) -> tuple[tp.Fitted, float]:
-    """A chain with its step. The one place that knows the sampler: GGMC over all data, whose Metropolis correction
-    makes the posterior exactly stationary. The step is moved towards the wanted acceptance while the chain walks from
-    ``start`` into the posterior, and then fixed at the geometric mean of the second half of its trials."""
-
-    def go(step: float, theta: Tensor, burn: int, draws: int, longest: int, number: int) -> tp.Fitted:
-        length = max(1, min(longest, round(settings.trajectory / step)))
-        sampler = tp.GGMC(len(data) * step**2, math.exp(-settings.friction * step), length)
-        method = tp.Collect(sampler, burn=burn, every=1, read_every=1)
-        options: dict[str, Any] = {"steps": burn + draws, "batch_size": len(data), "start": theta}
-        return fit(target, method, data, seed=100 * seed + number, **options)
-
-    step, tried = 0.03, []
-    for number in range(settings.pilots):
-        fitted = go(step, start, 0, settings.pilot_draws, settings.longest // 2, number)
-        draws: Any = fitted.posterior
-        start = draws.theta[-1].clone()
-        gain = 1.5 if number < settings.pilots // 2 else 0.7
-        step *= math.exp(gain * (float(draws.trace.acceptance[-1]) - settings.acceptance))
-        tried.append(math.log(step))
-    settled = tried[len(tried) // 2 :]
-    step = math.exp(sum(settled) / len(settled))
-    return go(step, start, settings.burn, settings.draws, settings.longest, settings.pilots), step
+) -> tp.Fitted:
+    """One chain of HMC, of which the posterior is exactly the stationary law."""
+    quarter = settings.warmup // 4
+    warm = tp.Warmup(
+        tp.HMC(time=settings.trajectory), settings.warmup, accept=settings.acceptance, first=quarter, window=quarter,
+        last=quarter,
+    )  # fmt: skip
+    return fit(target, tp.Collect(warm, last=settings.draws), data, start=start, seed=seed)
 
 
 def one_mode(theta: np.ndarray, components: int, projection: int, seed: int) -> tuple[np.ndarray, int]:

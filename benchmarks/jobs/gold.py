@@ -1,0 +1,73 @@
+"""What a leapfrog step of NUTS costs, trees included, beside the bare leapfrog steps of peers.
+
+Effective samples per second, which take minutes to measure, are printed by ``peer_scripts/nuts_*.py``, one script for
+each library, ours among them.
+"""
+
+from __future__ import annotations
+
+import temperance as tp
+from benchmarks.harness import Goal, Job, Round, Script
+from benchmarks.peer_scripts import nuts_problem as problem
+from benchmarks.peer_scripts.nuts_temperance import start, target_and_data
+from temperance.seeds import generator
+
+DEPTH = 7
+LEAPFROGS = problem.CHAINS * (2**DEPTH - 1)
+STEP = 1e-3  # so small that no trajectory turns before its last doubling
+
+
+def transitions(kernel: tp.NUTS | tp.HMC, chains: int = problem.CHAINS, count: int = 1) -> Round:
+    """Rounds of ``count`` transitions of all chains."""
+    target, data = target_and_data()
+    batch = next(iter(data.full_pass(len(data))))
+    rngs = [generator(0, "benchmark", k) for k in range(chains)]
+    state = kernel.init_stack(target, start(0)[:chains], rngs)
+
+    def one_round() -> None:
+        nonlocal state
+        for _ in range(count):
+            state, info = kernel.step_stack(target, state, batch)
+            assert info.status.ok, info.status
+
+    one_round()
+    assert int(state.leapfrogs.sum()) * count == LEAPFROGS, state.leapfrogs
+    return one_round
+
+
+def contestants() -> dict[str, Round]:
+    return {
+        "ours": transitions(tp.NUTS(step_size=STEP, max_depth=DEPTH)),
+        "one chain": transitions(tp.NUTS(step_size=STEP, max_depth=DEPTH), chains=1, count=problem.CHAINS),
+        "HMC": transitions(tp.HMC(step_size=STEP, length=2**DEPTH - 1, jitter=0.0)),
+    }
+
+
+def peer(name: str, environment: str, versions: tuple[str, ...], **arguments: object) -> Script:
+    return Script(f"peer_scripts/nuts_{name}.py", "leapfrogs", environment, arguments, versions)
+
+
+JOBS = [
+    Job(
+        "nuts-moons",
+        "A leapfrog step of NUTS and HMC for each of four chains, trees included, 2-20-20-20-2 MLP, 500 points, one "
+        "thread; of the peers, their bare leapfrog steps.",
+        contestants,
+        peers={
+            "blackjax, one chain": peer("blackjax", "jax-peers", ("jax", "blackjax"), steps=LEAPFROGS),
+            "blackjax, vmap": peer(
+                "blackjax", "jax-peers", ("jax", "blackjax"), steps=2**DEPTH - 1, chains=problem.CHAINS
+            ),
+            "Pyro, jit": peer("pyro", "torch-peers", ("torch", "pyro-ppl"), steps=LEAPFROGS),
+        },
+        goals=(
+            Goal("blackjax, one chain", "ours", at_least=1.0),
+            Goal("blackjax, vmap", "ours", at_least=1.0),
+            Goal("Pyro, jit", "ours", at_least=6.0),
+        ),
+        unit="leapfrog step of a chain",
+        units=LEAPFROGS,
+        rounds=15,
+        threads=1,
+    ),
+]
