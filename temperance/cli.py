@@ -89,6 +89,14 @@ def _shown_methods() -> dict[str, tp.Inference[Any]]:
     found["Collect(SGHMC())"] = tp.Collect(tp.SGHMC())
     found["Cyclical(SGHMC())"] = tp.Cyclical(tp.SGHMC())
     found["Ensemble(Collect(SGHMC()), 4)"] = tp.Ensemble(tp.Collect(tp.SGHMC()), 4)
+    for kernel in (tp.HMC(), tp.NUTS(), tp.MCLMC()):
+        found[f"Warmup({type(kernel).__name__}())"] = tp.Warmup(kernel)
+    found["EllipticalSlice()"] = tp.EllipticalSlice()
+    found["Tempered(Warmup(NUTS()))"] = tp.Tempered(tp.Warmup(tp.NUTS()))
+    found["Ensemble(Warmup(NUTS()), 4)"] = tp.Ensemble(tp.Warmup(tp.NUTS()), 4)
+    found["SVGD()"], found["RepulsiveEnsemble()"] = tp.SVGD(), tp.RepulsiveEnsemble()
+    found["Subspace(Warmup(NUTS()), PCA())"] = tp.Subspace(tp.Warmup(tp.NUTS()), tp.PCA())
+    found["Curve(MAP())"] = tp.Curve(tp.MAP())
     return found
 
 
@@ -102,7 +110,7 @@ def _methods(options: argparse.Namespace) -> int:
         table.add_row(
             name,
             method.exact.value,
-            f"{cost.gradients_per_step:g}",
+            f"{cost.gradients_per_step:.4g}",
             f"{cost.copies_of_theta:g}" if math.isfinite(cost.copies_of_theta) else "by layer size",
             method.reads,
         )

@@ -93,7 +93,7 @@ def sample(
     Args:
         log_density: a function from a vector of P numbers to one number, in differentiable torch operations. It is
             evaluated for all chains at once where ``torch.func.vmap`` can, else for one after the other. −∞ says that
-            a place is impossible.
+            a place is impossible; a trajectory that runs into it is rejected and counts as diverged.
         start: a vector, where all chains begin, or a matrix with a row for each. Its dtype is that of the draws.
         method: ``NUTS()``, ``HMC(length=20)``, ``Warmup(NUTS(), 500, mass="dense")``, or any other sampler. A kernel
             without a step size is warmed up.

@@ -24,6 +24,7 @@ SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
     "MAP": lambda: tp.MAP(lr=1e-3),
     "Ensemble × 5": lambda: tp.Ensemble(tp.MAP(lr=1e-3), 5),
     "Anchored × 5": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
+    "Repulsive × 5": lambda: tp.RepulsiveEnsemble(5, lr=1e-3),
     "Laplace": lambda: tp.Laplace(tp.MAP(lr=1e-3), tune="layer"),
     "Laplace, last layer": lambda: tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-3), tune="layer")),
     "Mean field": lambda: tp.Variational(tp.MeanField(), lr=1e-3),

@@ -126,7 +126,7 @@ def _network_quantities(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         (tp.NUTS(step_size=0.25, max_depth=5), 60),
         (tp.HMC(step_size=0.25, length=8), 100),
         (tp.MCLMC(step_size=0.25, length=8), 100),
-        (tp.EllipticalSlice(), 300),
+        (tp.EllipticalSlice(), 150),
     ],
     ids=["NUTS", "HMC", "MCLMC", "EllipticalSlice"],
 )

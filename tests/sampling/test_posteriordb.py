@@ -116,7 +116,10 @@ def test_eight_schools() -> None:
     _agrees("eight_schools-eight_schools_noncentered", eight_schools(), method, 250, 16)
 
 
-@pytest.mark.parametrize(("name", "model"), [("kidiq-kidscore_interaction", kidscore_interaction), ("sblrc-blr", blr)])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("sblrc-blr", blr), pytest.param("kidiq-kidscore_interaction", kidscore_interaction, marks=pytest.mark.slow)],
+)
 def test_regressions(name: str, model: Callable[[], Model]) -> None:
     """Starts are a hundred and a thousand standard deviations away."""
     _agrees(name, model(), tp.Warmup(tp.NUTS(max_depth=8), 200), 300, 8, last=4.0)

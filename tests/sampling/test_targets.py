@@ -42,7 +42,7 @@ def _gaussian(mean: Tensor, covariance: Tensor) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize(
     "method",
     [
-        tp.Warmup(tp.NUTS(max_depth=6), 160),
+        pytest.param(tp.Warmup(tp.NUTS(max_depth=6), 160), marks=pytest.mark.slow),
         tp.Warmup(tp.NUTS(max_depth=6), 160, mass="dense"),
         tp.Warmup(tp.HMC(length=4), 160, mass="dense"),
         pytest.param(tp.Warmup(tp.HMC(length=15), 160), marks=pytest.mark.slow),

@@ -27,6 +27,7 @@ NAMES = (
     "universality",
     "basins",
     "epistemic",
+    "valley",
     "hmc-agreement",
 )
 """Each is a module of this folder (dashes become underscores) with an ``EXPERIMENT``."""

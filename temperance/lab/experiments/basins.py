@@ -11,7 +11,9 @@ held: agreement of labels, and total variation ½ Σ_c |p_c − q_c| averaged ov
 variation between the predictions of two members, averaged over pairs. An ensemble that approximates a posterior must
 collapse as that does: its diversity is measured against the number of training data.
 
-The learning rates were chosen on one seed (100) outside those of the runs, by log-loss.
+How it was chosen: the problem by a look at eight (moons or digits, three priors) on seed 0, which is among the seeds of
+the runs, for an HMC run that mixes and an ensemble whose members differ; so it is one that favours several basins. The
+learning rates of SWAG (of four) and SGHMC (of three) by log-loss on seed 100, which is not; that of VI was not tuned.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 
 import temperance as tp
 from temperance import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
-from temperance.lab.figures import COLOURS, curve, panels, plain_numbers
+from temperance.lab.figures import COLOURS, curve, panels
 from temperance.lab.judge import RULE, above, all_of, below, difference, estimate
 from temperance.lab.problems import Images, fit, make_network, make_prior
 
@@ -339,6 +342,21 @@ def claims(settings: BasinSettings, done: Cells) -> list[Claim]:
                 f"the best of each kind (chosen by the other seeds); {RULE}",
             )
         )
+    points = {
+        words: difference(
+            best_of(by_method(done, f"{r}_ce", SEVERAL)), done.by_seed(f"{r}_ce", part="compare", method=POINT)
+        )
+        for r, words in REGIMES.items()
+    }
+    made.append(
+        Claim(
+            "Several basins predict better than a single MAP fit",
+            "better accuracy and better calibration than classical training",
+            "log-loss of the best of several less that of MAP: " + "; ".join(f"{w}: {e}" for w, e in points.items()),
+            all_of(*(below(e) for e in points.values())),
+            f"below 0 in both; the best is chosen by the other seeds; {RULE}",
+        )
+    )
     swags = {r: by_method(done, f"{r}_ce", ("SWAG", "MultiSWAG")) for r in REGIMES}
     gains = {words: difference(swags[r]["MultiSWAG"], swags[r]["SWAG"]) for r, words in REGIMES.items()}
     made.append(
@@ -453,10 +471,11 @@ def _methods(done: Cells) -> Picture:
         if value.count:
             axis.axvline(value.mean, color="#444444", linewidth=1.0, linestyle=":", label=words)
     for axis in axes[:2]:
-        axis.legend(loc="best")
+        axis.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3, fontsize=8, handlelength=1.5)
     axes[0].set_xscale("log")
+    axes[0].xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     axes[0].xaxis.set_major_formatter("{x:g}")
-    axes[0].xaxis.set_minor_formatter("{x:.2g}")
+    axes[0].xaxis.set_minor_formatter(NullFormatter())
     words = (
         "A point (MAP), one basin, several basins: log-loss, distance to long HMC, and how much members differ. HMC is "
         "a short run at equal compute, a few draws of the long one at equal samples. Bars: one standard error."
@@ -478,7 +497,8 @@ def _collapse(settings: BasinSettings, done: Cells) -> Picture:
         axis.set_yscale("log")
         axis.set_xticks(settings.rows, [str(n) for n in settings.rows])
         axis.minorticks_off()
-        plain_numbers(axis)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.set_xlabel("training rows")
         axis.set_ylabel(label)
     axes[0].legend()

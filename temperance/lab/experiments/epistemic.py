@@ -10,7 +10,8 @@ The distance at a place x is W₁ between the two distributions of f(x), the mea
 
 and that of two spreads |sd_F − sd_G|; both are averaged over the grid. Units: y has standard deviation 1, x is in tens.
 
-The seeds differ in starts, batches and draws; the data are the same. Learning rates were chosen on seed 100.
+The seeds differ in starts, batches and draws; the data are the same, so error bars are not over data. The network was
+chosen for an HMC run that mixes, the learning rate of SWAG (of three) on seed 100; the others were not tuned.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 
 import temperance as tp
@@ -274,6 +276,7 @@ def claims(settings: EpistemicSettings, done: Cells) -> list[Claim]:
         {name: estimate(list(found[entry].values())) for name, found in apart.items()} for entry in ("w1", "std")
     )
     gaps = {e: difference(apart["Ensemble"][e], apart[MEAN_FIELD][e]) for e in ("w1", "std")}
+    point = difference(apart["MAP"]["w1"], apart[MEAN_FIELD]["w1"])
     anchored = {e: difference(apart["anchored ensemble"][e], apart[MEAN_FIELD][e]) for e in ("w1", "std")}
     sampled = {name: difference(apart["SGHMC"]["w1"], apart[name]["w1"]) for name in METHODS[:-1]}
     share = {name: _share(done, name) for name in METHODS if name != "MAP"}
@@ -289,13 +292,19 @@ def claims(settings: EpistemicSettings, done: Cells) -> list[Claim]:
         Claim(
             "A deep ensemble is nearer to HMC than mean-field VI",
             "W₁ to HMC is smaller for deep ensembles than for VI",
-            f"W₁: {told(w1)}; mean difference of sd: {told(std)}; ensemble less mean field: W₁ {gaps['w1']}, sd "
-            f"{gaps['std']}",
-            all_of(*(below(gap) for gap in gaps.values())),
-            f"both differences below 0; {RULE}",
+            f"W₁: {told(w1)}; ensemble less mean field {gaps['w1']}, MAP less mean field {point}",
+            below(gaps["w1"]),
+            f"difference below 0; {RULE}",
         ),
         Claim(
-            "So is an ensemble with anchors drawn from the prior",
+            "So is its spread",
+            "as above",
+            f"mean difference of sd to HMC's: {told(std)}; ensemble less mean field {gaps['std']}",
+            below(gaps["std"]),
+            f"difference below 0; {RULE}",
+        ),
+        Claim(
+            "An ensemble with anchors drawn from the prior is nearer in both",
             "(asked here; Pearce et al. 2020)",
             f"anchored ensemble less mean field: W₁ {anchored['w1']}, sd {anchored['std']}",
             all_of(*(below(gap) for gap in anchored.values())),
@@ -303,7 +312,7 @@ def claims(settings: EpistemicSettings, done: Cells) -> list[Claim]:
         ),
         Claim(
             "Optimisers and Gaussians are too sure between the clusters",
-            "single-basin methods and point estimates miss the uncertainty between clusters",
+            "(asked here)",
             f"sd between the clusters over HMC's: {told(share)}",
             all_of(*(below(value, 1.0) for name, value in share.items() if name != "SGHMC")),
             f"each of them below 1 (SGHMC is not judged); {RULE}",
@@ -338,7 +347,7 @@ def figures(settings: EpistemicSettings, done: Cells) -> list[Picture]:
 
 def _bands(settings: EpistemicSettings, done: Cells) -> Picture:
     sheet, axes = panels(4, 2, width=3.5, height=2.7)
-    x, (data, _, _) = grid().squeeze(1), points()
+    x, (data, _, published) = grid().squeeze(1), points()
     assert isinstance(data.x, Tensor)
     truth = done.first(method=HMC, seed=settings.seed)
     for axis, name in zip(axes, (HMC, *METHODS), strict=True):
@@ -356,10 +365,9 @@ def _bands(settings: EpistemicSettings, done: Cells) -> Picture:
         axis.set_ylim(-3.6, 2.0)
     for axis in axes[4:]:
         axis.set_xlabel("x / 10")
-    words = (
-        "Mean and two standard deviations of f under each method (blue) beside HMC's (grey), first seed; dots: data."
-    )
-    return Picture("bands", words + " Noise is not part of the bands.", sheet)
+    whose = "the published data" if published else "a stand-in, for the published data were not found"
+    words = "Mean and two standard deviations of f under each method (blue) beside HMC's (grey), first seed; dots: "
+    return Picture("bands", words + whose + ". Noise is not part of the bands.", sheet)
 
 
 def _distances(done: Cells) -> Picture:
@@ -376,10 +384,13 @@ def _distances(done: Cells) -> Picture:
     if floor.count:
         axes[0].axvline(floor.mean, color="#444444", linewidth=1.0, linestyle=":", label="two halves of HMC")
     axes[0].set_xscale("log")
+    axes[0].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes[0].xaxis.set_major_formatter("{x:g}")
+    axes[0].xaxis.set_minor_formatter(NullFormatter())
     axes[0].set_xlabel("W₁ to HMC's f(x)")
     axes[0].set_yticks(places, names)
     axes[0].invert_yaxis()
-    axes[0].legend()
+    axes[0].legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2, fontsize=8)
     x = grid().squeeze(1)
     for k, name in enumerate((HMC, *names[1:])):
         rows = [torch.tensor(f.result["std"]) for f in done.where(method=name)]
@@ -394,11 +405,10 @@ def _distances(done: Cells) -> Picture:
     for low, high in CLUSTERS:
         axes[1].axvspan(low, high, color="#dddddd", alpha=0.6, linewidth=0)
     axes[1].set_yscale("log")
-    axes[1].set_ylim(bottom=1e-3)
     plain_numbers(axes[1])
     axes[1].set_xlabel("x / 10")
     axes[1].set_ylabel("sd of f")
-    axes[1].legend(ncols=2, fontsize=7)
+    axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
     words = (
         "Left: W₁ between each method's f(x) and HMC's, by region; bars: one standard error. Right: the spread of f, "
     )

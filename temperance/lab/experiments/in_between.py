@@ -290,7 +290,8 @@ def _sampled(settings: BetweenSettings, done: Cells) -> Claim:
     return Claim(
         "The draws of the true posterior are good enough to tell",
         "(asked here)",
-        f"largest R-hat of f on the grid: {told(rhat)}; fewest effective draws (of {settings.draws}): {told(ess)}; "
+        f"largest R-hat of f on the grid: {told(rhat)}; fewest effective draws (of "
+        f"{settings.chains * settings.draws}): {told(ess)}; "
         f"acceptance: {told(acceptance)}",
         all_of(*(below(value, 1.2) for value in rhat.values()), *(above(value, 0.5) for value in acceptance.values())),
         f"R-hat below 1.2 and acceptance above 0.5 at each depth; {RULE}",

@@ -1,8 +1,8 @@
 """``liberty-hmc``: is a mode of the true posterior nearer to a factorised Gaussian in deeper networks?
 
-MLPs of different depths and about the same number of parameters P learn two moons under the prior N(0, 1). Draws of the
-posterior (Metropolis-corrected, so that no step biases them) are cut down to one mode, and two Gaussians are matched to
-them: one with their whole covariance, one with their variances alone. Two numbers say what the second loses:
+MLPs of different depths and about the same number of parameters P learn two moons. Draws of the posterior by HMC are
+cut down to one mode, and two Gaussians are matched to them: one with their whole covariance, one with their variances
+alone. Two numbers say what the second loses:
 
     E_KL = KL(q_full ‖ q_diag) = ½ (Σ_i log Σ_ii − log det Σ) = −½ log det R,    R the correlation matrix,
     E_W  = W₂(p, q_diag) − W₂(p, q_full),    W₂ between equally many draws by the best assignment, exactly.
@@ -36,7 +36,7 @@ import torch
 from scipy.optimize import brentq, linear_sum_assignment
 from scipy.special import digamma
 from sklearn.mixture import GaussianMixture
-from torch import Tensor, nn
+from torch import nn
 
 import temperance as tp
 from temperance import diagnose
@@ -56,9 +56,13 @@ class LibertySettings(Settings):
     """``rows`` points of two moons; networks of about ``parameters`` for each of ``depths`` (hidden layers) and
     ``slopes`` of the activation below zero (1: none at all, a linear network).
 
-    The chain starts at a MAP fit of ``map_steps``. ``warmup`` trajectories of HMC set its step, so that ``acceptance``
-    of them are accepted, and one mass for each weight; each of the next ``draws`` ends in a draw. A trajectory lasts
-    ``trajectory`` units of time, in which a weight of unit spread turns round after π/2.
+    ``prior`` is ``"normal-1"``, the paper's N(0, 1) on each weight, or ``"fan-in"``, N(0, 2/((1 + α²) fan-in)) for the
+    slope α, which keeps signals of one size through all layers: under the former ten layers are so stiff that HMC needs
+    steps of 10⁻⁵.
+
+    The chain starts at the network's own initialisation. ``warmup`` trajectories of HMC set its step, so that
+    ``acceptance`` of them are accepted, and one mass for each weight; each of the next ``draws`` ends in a draw. A
+    trajectory lasts ``trajectory`` units of time, in which a weight of unit spread turns round after π/2.
     """
 
     parameters: int = 1000
@@ -67,7 +71,7 @@ class LibertySettings(Settings):
     rows: int = 500
     noise: float = 0.15
     test_rows: int = 500
-    map_steps: int = 500
+    prior: str = "normal-1"
     warmup: int = 300
     acceptance: float = 0.8
     trajectory: float = 1.5
@@ -82,17 +86,13 @@ class LibertySettings(Settings):
 PRESETS = {
     "quick": Preset(
         LibertySettings(
-            seeds=3, parameters=22, depths=(1, 2), rows=40, test_rows=100, map_steps=100, warmup=60, trajectory=1.0,
+            seeds=3, parameters=22, depths=(1, 2), rows=40, test_rows=100, prior="fan-in", warmup=60, trajectory=1.0,
             draws=120, components=2, shifts=4, points=60, repeats=1,
         ),
         0.3,
     ),
     "standard": Preset(
-        LibertySettings(
-            seeds=3, depths=(1, 2, 3, 4, 6, 8, 10), rows=100, acceptance=0.7, trajectory=0.7, draws=6000, shifts=4,
-            points=400, repeats=2,
-        ),
-        15,
+        LibertySettings(seeds=3, prior="fan-in", rows=100, draws=6000, shifts=4, points=400, repeats=2), 10
     ),
     "paper": Preset(LibertySettings(seeds=20, slopes=(1.0, 0.95, 0.5, 0.1), draws=10000), 3000),
 }  # fmt: skip
@@ -139,9 +139,9 @@ def run(settings: LibertySettings, cell: Cell) -> dict[str, Any]:
         torch.manual_seed(seed)
         act = functools.partial(nn.LeakyReLU, cell["slope"]) if cell["slope"] != 1.0 else nn.Identity
         network = tp.nn.MLP(2, [width_for(settings.parameters, depth)] * depth, 2, act)
-    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0))
-    best = fit(target, tp.MAP(lr=0.01), train, steps=settings.map_steps, batch_size=len(train), seed=seed)
-    fitted = sample_posterior(settings, target, train, best.posterior.mean, seed)  # type: ignore[attr-defined]
+    scale = 1.0 if settings.prior == "normal-1" else tp.FanIn(gain=math.sqrt(2 / (1 + cell["slope"] ** 2)))
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(scale))
+    fitted = sample_posterior(settings, target, train, seed)
     told = fitted.posterior.trace.transitions  # type: ignore[attr-defined]
     theta = fitted.posterior.theta.double()  # type: ignore[attr-defined]
     kept, parts = one_mode(theta.numpy(), settings.components, settings.projection, seed)
@@ -174,16 +174,14 @@ def moons(settings: LibertySettings, seed: int) -> tuple[tp.data.Data, tp.data.D
 # ---------------------------------------------------------------------- draws of the posterior
 
 
-def sample_posterior(
-    settings: LibertySettings, target: tp.Target, data: tp.data.Data, start: Tensor, seed: int
-) -> tp.Fitted:
+def sample_posterior(settings: LibertySettings, target: tp.Target, data: tp.data.Data, seed: int) -> tp.Fitted:
     """One chain of HMC, of which the posterior is exactly the stationary law."""
     quarter = settings.warmup // 4
     warm = tp.Warmup(
         tp.HMC(time=settings.trajectory), settings.warmup, accept=settings.acceptance, first=quarter, window=quarter,
         last=quarter,
     )  # fmt: skip
-    return fit(target, tp.Collect(warm, last=settings.draws), data, start=start, seed=seed)
+    return fit(target, tp.Collect(warm, last=settings.draws), data, seed=seed)
 
 
 def one_mode(theta: np.ndarray, components: int, projection: int, seed: int) -> tuple[np.ndarray, int]:
