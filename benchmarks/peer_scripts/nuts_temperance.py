@@ -1,6 +1,6 @@
 """NUTS of this library on the problem of ``nuts_problem``: the same numbers as the peers' scripts print.
 
-    python -m benchmarks.peer_scripts.nuts_temperance --warmup 200 --draws 100 [--threads 2]
+python -m benchmarks.peer_scripts.nuts_temperance --warmup 200 --draws 100 [--threads 2]
 """
 
 from __future__ import annotations
