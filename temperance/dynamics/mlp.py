@@ -201,40 +201,21 @@ class NativeMLP:
             self._check(name, tensor, numbers, torch.float64)
         if steps < 1:
             raise ArgumentError(f"`steps` must be at least 1; got {steps}.")
-        if self._bound_prior is not None:
-            self._leapfrog_eagerly(
-                theta, momentum, grad, step, inverse_mass, inverse_temperature, steps, energy, kinetic, threads
-            )
+        if self._bound_prior is not None:  # the moves in PyTorch, where the prior is not Gaussian
+            kick = (step * inverse_temperature).to(self.dtype).unsqueeze(-1)
+            move = step.to(self.dtype).unsqueeze(-1) * inverse_mass
+            momentum.addcmul_(grad, kick, value=-0.5)
+            for done in range(1, steps + 1):
+                theta.addcmul_(move, momentum)
+                self.energies(theta, grad, energy, threads)
+                momentum.addcmul_(grad, kick, value=-1.0 if done < steps else -0.5)
+            kinetic.copy_(0.5 * (momentum.double().square() * inverse_mass).sum(-1))
             return
         self._leapfrog(
             self._plan_place, theta.data_ptr(), momentum.data_ptr(), grad.data_ptr(), step.data_ptr(),
             inverse_mass.data_ptr(), self.size if each else 0, inverse_temperature.data_ptr(), steps,
             energy.data_ptr(), kinetic.data_ptr(), chains, self._threads(threads, chains),
         )  # fmt: skip
-
-    def _leapfrog_eagerly(
-        self,
-        theta: Tensor,
-        momentum: Tensor,
-        grad: Tensor,
-        step: Tensor,
-        inverse_mass: Tensor,
-        inverse_temperature: Tensor,
-        steps: int,
-        energy: Tensor,
-        kinetic: Tensor,
-        threads: int | None,
-    ) -> None:
-        """The moves in PyTorch, where the prior is not Gaussian."""
-        kick = (step * inverse_temperature).to(self.dtype).unsqueeze(-1)
-        move = step.to(self.dtype).unsqueeze(-1) * inverse_mass
-        momentum.addcmul_(grad, kick, value=-0.5)
-        for done in range(1, steps + 1):
-            theta.addcmul_(move, momentum)
-            self.energies(theta, grad, energy, threads)
-            momentum.addcmul_(grad, kick, value=-1.0 if done < steps else -0.5)
-        torch.sum(momentum.double().square().mul_(inverse_mass), -1, out=kinetic)
-        kinetic.mul_(0.5)
 
     @property
     def gaussian_prior(self) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +10,11 @@ from torch import Tensor
 
 from temperance.curvature.approximate import prior_curvature
 from temperance.curvature.sweep import Sweep
-from temperance.data.data import Batch, Data
+from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.errors import ArgumentError
-from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData, Stackable
-from temperance.inference.laplace import Laplace, LaplaceState
+from temperance.inference.around import AroundPoint
+from temperance.inference.base import NeedsData
 from temperance.posteriors import Point, Posterior, Process
 from temperance.posteriors.base import check_count
 from temperance.seeds import check_seed, generator
@@ -24,7 +22,7 @@ from temperance.target import Target
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionalLaplace(Inference[LaplaceState], Stackable):
+class FunctionalLaplace(AroundPoint):
     """A Gaussian process over functions, with the kernel of the network linearised at its mode,
 
         k(x, x') = J(x) Λ_prior⁻¹ J(x')ᵀ,
@@ -41,9 +39,8 @@ class FunctionalLaplace(Inference[LaplaceState], Stackable):
     100
     """
 
-    exact: ClassVar[Exactness] = Exactness.APPROXIMATE
+    without_base: ClassVar[str] = "it takes one pass over the data"
 
-    base: Inference[Any] | None = None
     size: int | None = None
     seed: int = 0
 
@@ -51,58 +48,17 @@ class FunctionalLaplace(Inference[LaplaceState], Stackable):
         if self.size is not None:
             check_count(self.size, "size")
         check_seed(self.seed)
-        self._inner()
+        super().__post_init__()
 
-    def _inner(self) -> Laplace:
-        """Finds the mode as a Laplace does."""
-        return Laplace(self.base)
+    def check_target(self, target: Target) -> None:
+        """A prior with a curvature."""
+        prior_curvature(target, target.initial_theta())
 
-    @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the base does."""
-        return self._inner().reads
-
-    @property
-    def default_steps(self) -> int | None:  # type: ignore[override]
-        """As the base has it; without one, none."""
-        return self._inner().default_steps
-
-    @property
-    def streams(self) -> int:
-        """As the base has it."""
-        return self._inner().streams
-
-    @property
-    def needs_held_out(self) -> bool:
-        """As the base does."""
-        return self._inner().needs_held_out
-
-    def check_run(self, steps: int) -> None:
-        """As the base does."""
-        self._inner().check_run(steps)
-
-    def keep_in(self, state: LaplaceState, folder: Path) -> None:
-        """As the base does."""
-        self._inner().keep_in(state, folder)
-
-    def cost(self) -> Cost:
-        """A step is the base's."""
-        return self._inner().cost()
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> LaplaceState:
-        """See :class:`Inference`."""
-        return self._inner().init(target, theta, rng)
-
-    def step(self, target: Target, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
-        """A step of the base."""
-        return self._inner().step(target, state, batch)
-
-    def posterior(self, target: Target, state: LaplaceState, data: Data | None) -> Posterior:
+    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
         """A :class:`Process`."""
         if data is None:
             raise NeedsData("a functional Laplace approximation needs the data.")
-        theta, buffers = self._inner().point(target, state, data)
-        return self._process(target, theta, buffers, data)
+        return self._process(target, point.theta, point.buffers, data)
 
     def _process(self, target: Target, theta: Tensor, buffers: dict[str, Tensor], data: Data) -> Process:
         prior = prior_curvature(target, theta)
@@ -125,31 +81,6 @@ class FunctionalLaplace(Inference[LaplaceState], Stackable):
             target.temperature,
             {name: value.clone() for name, value in buffers.items()},
         )
-
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
-    def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return self._inner().can_stack(target)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> Any:
-        """See :class:`Stackable`."""
-        return self._inner().init_stack(target, theta, rngs)
-
-    def step_stack(self, target: Target, state: Any, batch: Batch) -> tuple[Any, Info]:
-        """See :class:`Stackable`."""
-        return self._inner().step_stack(target, state, batch)
-
-    def posteriors_stack(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
-        """A process around each member."""
-        assert isinstance(self.base, Stackable)
-        if data is None:
-            raise NeedsData("a functional Laplace approximation needs the data.")
-        made = []
-        for point in self.base.posteriors_stack(target, state, data):
-            assert isinstance(point, Point)
-            made.append(self._process(target, point.theta, point.buffers, data))
-        return tuple(made)
 
 
 def _joined(parts: list[Any]) -> Any:

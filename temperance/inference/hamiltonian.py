@@ -32,6 +32,8 @@ from temperance.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.target import Target
 from temperance.values import SCRATCH
 
+Numbers = np.ndarray[Any, Any]
+
 DIVERGENCE = 1000.0
 """How much energy a trajectory may gain before it counts as divergent: the true flow gains none."""
 
@@ -312,6 +314,25 @@ class SteppingKernel(Kernel):
                 break
             step = torch.where(searching, step * 2.0**direction, step)
         return step
+
+
+def check_jitter(jitter: object) -> None:
+    """A share of the step, below one."""
+    number = isinstance(jitter, int | float) and not isinstance(jitter, bool)
+    if not (number and 0.0 <= jitter < 1.0):  # type: ignore[operator]
+        raise ArgumentError(f"`jitter` must lie in [0, 1); got {jitter!r}.")
+
+
+def jittered(step: Tensor, jitter: float, luck: Numbers) -> Tensor:
+    """Steps of one trajectory, uniform on ε (1 ± jitter)."""
+    return step * (1.0 + jitter * (2.0 * torch.from_numpy(luck.copy()) - 1.0))
+
+
+def judge_gain(gain: Numbers) -> tuple[Numbers, Numbers]:
+    """The probability that a trajectory which gained this energy is accepted, and whether it diverged."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        chance = np.where(np.isfinite(gain), np.exp(np.minimum(0.0, -gain)), 0.0)
+        return chance, ~(gain <= DIVERGENCE)
 
 
 def settle_(state: HamiltonianState, accept: Tensor, theta: Tensor, gradient: Tensor, energy: Tensor) -> None:

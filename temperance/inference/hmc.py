@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,16 @@ from torch import Tensor
 from temperance.errors import ArgumentError
 from temperance.inference.base import Cost
 from temperance.inference.flow import Flow, Phase, uniforms
-from temperance.inference.hamiltonian import DIVERGENCE, HamiltonianState, SteppingKernel, Transition, settle_
+from temperance.inference.hamiltonian import (
+    HamiltonianState,
+    Numbers,
+    SteppingKernel,
+    Transition,
+    check_jitter,
+    jittered,
+    judge_gain,
+    settle_,
+)
 from temperance.posteriors.base import check_count
 from temperance.priors.base import check_positive
 
@@ -62,9 +70,7 @@ class HMC(SteppingKernel):
             check_count(self.length, "length")
         if self.time is not None:
             check_positive(self.time, "time")
-        number = isinstance(self.jitter, int | float) and not isinstance(self.jitter, bool)
-        if not (number and 0.0 <= self.jitter < 1.0):
-            raise ArgumentError(f"`jitter` must lie in [0, 1); got {self.jitter!r}.")
+        check_jitter(self.jitter)
 
     def cost(self) -> Cost:
         """A gradient for each leapfrog step (with ``time``, at the step size as given)."""
@@ -73,7 +79,7 @@ class HMC(SteppingKernel):
             count = math.ceil(self.time / (self.step_size or self.time / 10) / (1 - self.jitter))
         return Cost(count, 4)
 
-    def _counts(self, step: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _counts(self, step: Numbers) -> Numbers:
         if self.time is None:
             return np.full(len(step), self.length or 10)
         return np.clip(np.ceil(self.time / step - 1e-9), 1, _MOST_LEAPFROGS).astype(np.int64)
@@ -83,19 +89,16 @@ class HMC(SteppingKernel):
         luck = uniforms(state.rngs, 2)
         momentum = flow.metric.momenta(state.chain.noise)
         before = flow.inverse_temperature * state.energy + flow.kinetic(momentum)
-        step = state.step_size * (1.0 + self.jitter * (2.0 * torch.from_numpy(luck[:, 0].copy()) - 1.0))
+        step = jittered(state.step_size, self.jitter, luck[:, 0])
         counts = self._counts(step.numpy())
         phase = Phase(state.chain.theta.clone(), momentum, state.gradient.clone())
         energy, kinetic = _go(flow, phase, step, counts)
-        gain = (flow.inverse_temperature * energy + kinetic - before).numpy()
-        with np.errstate(invalid="ignore", over="ignore"):
-            chance = np.where(np.isfinite(gain), np.exp(np.minimum(0.0, -gain)), 0.0)
-            divergent = ~(gain <= DIVERGENCE)
+        chance, divergent = judge_gain((flow.inverse_temperature * energy + kinetic - before).numpy())
         settle_(state, torch.from_numpy(luck[:, 1] < chance), phase.theta, phase.gradient, energy)
         return Transition(chance, divergent, counts)
 
 
-def _go(flow: Flow, phase: Phase, step: Tensor, counts: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
+def _go(flow: Flow, phase: Phase, step: Tensor, counts: Numbers) -> tuple[Tensor, Tensor]:
     """As many leapfrog steps for each chain as it wants; chains that have arrived wait."""
     if (counts == counts[0]).all():
         return flow.leap(phase, step, int(counts[0]))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +14,8 @@ from temperance.curvature.structures import check_curvature
 from temperance.curvature.subsets import Subnetwork, chosen_names
 from temperance.data.data import Batch, Data
 from temperance.errors import ArgumentError
-from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData, Stackable
-from temperance.inference.collect import Collect
-from temperance.inference.ensemble import Ensemble
+from temperance.inference.around import AroundPoint, PointState
+from temperance.inference.base import Exactness, Info, NeedsData
 from temperance.inference.evidence import (
     Tune,
     as_tune,
@@ -35,20 +32,16 @@ from temperance.values import SCRATCH
 
 
 @dataclass
-class LaplaceState:
-    """The base's state (or a θ that was trained elsewhere, with its running statistics), and what evidence has chosen
-    so far: log factors on the prior's precision and on the noise."""
+class LaplaceState(PointState):
+    """And what evidence has chosen so far: log factors on the prior's precision and on the noise."""
 
-    base: Any = None
-    theta: Tensor | None = None
-    buffers: dict[str, Tensor] = field(default_factory=dict)
     log_factors: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     log_noise: float = 0.0
     target: Target | None = field(default=None, metadata=SCRATCH)
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace(Inference[LaplaceState], Stackable):
+class Laplace(AroundPoint):
     """A Gaussian at a mode θ*, with the inverse curvature for covariance:
 
         p(θ | D) ≈ N(θ*, T Λ⁻¹),   Λ = Σ_n J_nᵀ H_n J_n + (prior precision),
@@ -81,21 +74,14 @@ class Laplace(Inference[LaplaceState], Stackable):
     -108.7044
     """
 
-    base: Inference[Any] | None = None
+    without_base: ClassVar[str] = "it takes one pass over the data"
+
     curvature: Curvature = field(default_factory=KFAC)
     on: Subset | Subnetwork = None
     tune: Tune | str | None = None
 
     def __post_init__(self) -> None:
-        if self.base is not None and not isinstance(self.base, Inference):
-            raise ArgumentError(f"`base` must be a method such as MAP(lr=1e-3), or None; got {self.base!r}.")
-        if isinstance(self.base, Laplace):
-            raise ArgumentError("`base` must find a point; a Laplace around a Laplace has no meaning.")
-        if isinstance(self.base, Ensemble | Collect):
-            raise ArgumentError(
-                f"`base` must find a point for Laplace to take the curvature at; {type(self.base).__name__} finds "
-                "several. Put the Laplace inside: Ensemble(Laplace(MAP()), 5)."
-            )
+        super().__post_init__()
         named = self.on is None or isinstance(self.on, str | tuple | list | Selector | Subnetwork) or callable(self.on)
         if not named:
             raise ArgumentError(f"`on` must name parameters, e.g. last_layer or 'head'; got {self.on!r}.")
@@ -124,51 +110,12 @@ class Laplace(Inference[LaplaceState], Stackable):
         return Exactness.APPROXIMATE
 
     @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the base does."""
-        return "minibatch" if self.base is None else self.base.reads
-
-    @property
-    def default_steps(self) -> int | None:  # type: ignore[override]
-        """None to train: no steps."""
-        return 0 if self.base is None else self.base.default_steps
-
-    @property
-    def streams(self) -> int:
-        """As the base has it."""
-        return 1 if self.base is None else self.base.streams
-
-    @property
-    def needs_held_out(self) -> bool:
-        """As the base does."""
-        return self.base is not None and self.base.needs_held_out
-
-    def check_run(self, steps: int) -> None:
-        """As the base does; without one there is nothing to run."""
-        if self.base is not None:
-            self.base.check_run(steps)
-        elif steps:
-            raise ArgumentError(
-                "`epochs` or `steps`: Laplace() without a base trains nothing, it takes one pass over the data; leave "
-                "both out, or give a base: Laplace(MAP(lr=1e-3), ...)."
-            )
-
-    def keep_in(self, state: Any, folder: Path) -> None:
-        """As the base does; the state of all members at once is the base's own."""
-        if self.base is not None:
-            self.base.keep_in(state.base if isinstance(state, LaplaceState) else state, folder)
-
-    def cost(self) -> Cost:
-        """A step is the base's; the curvature pass comes once, after the last."""
-        return Cost(0, 1) if self.base is None else self.base.cost()
-
-    @property
     def alone(self) -> bool:
         """See :class:`Inference`."""
         return self._tune is not None and self._tune.noise
 
-    def _check(self, target: Target) -> None:
-        """What is known to fail after training is refused before it."""
+    def check_target(self, target: Target) -> None:
+        """See :class:`AroundPoint`."""
         names = chosen_names(target, self.on)
         prior_curvature(target, target.initial_theta())
         self.curvature.check(target, names, self.on)
@@ -177,13 +124,8 @@ class Laplace(Inference[LaplaceState], Stackable):
 
     def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> LaplaceState:
         """See :class:`Inference`."""
-        self._check(target)
-        if self.base is not None:
-            return LaplaceState(self.base.init(target, theta, rng), log_factors=self._no_factors(target))
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for Laplace; got a matrix of shape {tuple(start.shape)}.")
-        return LaplaceState(None, start.clone(), target.workspace.running_buffers())
+        found = super().init(target, theta, rng)
+        return LaplaceState(found.base, found.theta, found.buffers, log_factors=self._no_factors(target))
 
     def _no_factors(self, target: Target) -> Tensor:
         if self._tune is None or not self._online:
@@ -214,35 +156,27 @@ class Laplace(Inference[LaplaceState], Stackable):
     def _choose(self, target: Target, state: LaplaceState, batch: Batch, tune: Tune) -> None:
         assert batch.whole is not None
         here = self._present(target, state)
-        found = self._around(here, state, batch.whole)
+        found = self._curved(here, self.point(here, state, batch.whole), batch.whole)
         choice = choose(here, found, tune, tune.reach)
         state.log_factors = state.log_factors + choice.log_factors
         state.log_noise += choice.log_noise
         state.target = None
-
-    def point(self, target: Target, state: LaplaceState, data: Data | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """θ* and the running statistics that belong to it."""
-        if self.base is None:
-            assert state.theta is not None
-            return state.theta, state.buffers
-        found = self.base.posterior(target, state.base, data)
-        if not isinstance(found, Point):
-            raise ArgumentError(
-                f"`base` must find a point for Laplace to take the curvature at; {type(self.base).__name__} gives a "
-                f"{type(found).__name__}."
-            )
-        return found.theta, found.buffers
-
-    def _around(self, target: Target, state: LaplaceState, data: Data) -> LaplacePosterior:
-        theta, buffers = self.point(target, state, data)
-        return approximate(target, theta, buffers, data, self.curvature, self.on)
 
     def posterior(self, target: Target, state: LaplaceState, data: Data | None) -> Posterior:
         """A :class:`LaplacePosterior`."""
         if data is None:
             raise NeedsData("the curvature pass of Laplace needs the data.")
         here = self._present(target, state)
-        return self._finished(target, here, self._around(here, state, data))
+        return self._finished(target, here, self._curved(here, self.point(here, state, data), data))
+
+    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+        """The curvature around a point, under the target's own prior."""
+        if data is None:
+            raise NeedsData("the curvature pass of Laplace needs the data.")
+        return self._finished(target, target, self._curved(target, point, data))
+
+    def _curved(self, target: Target, point: Point, data: Data) -> LaplacePosterior:
+        return approximate(target, point.theta, point.buffers, data, self.curvature, self.on)
 
     def _finished(self, target: Target, here: Target, found: LaplacePosterior) -> LaplacePosterior:
         tune = self._tune
@@ -254,31 +188,6 @@ class Laplace(Inference[LaplaceState], Stackable):
             return LaplacePosterior(found.mean, found.operator, found.terms, found.buffers, chosen, noise)
         return tuned_posterior(here, found, tune)
 
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
     def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return isinstance(self.base, Stackable) and not self._online and self.base.can_stack(target)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> Any:
-        """See :class:`Stackable`."""
-        self._check(target)
-        assert isinstance(self.base, Stackable)
-        return self.base.init_stack(target, theta, rngs)
-
-    def step_stack(self, target: Target, state: Any, batch: Batch) -> tuple[Any, Info]:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        return self.base.step_stack(target, state, batch)
-
-    def posteriors_stack(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
-        """The curvature around each member."""
-        assert isinstance(self.base, Stackable)
-        if data is None:
-            raise NeedsData("the curvature pass of Laplace needs the data.")
-        made = []
-        for point in self.base.posteriors_stack(target, state, data):
-            assert isinstance(point, Point)
-            found = approximate(target, point.theta, point.buffers, data, self.curvature, self.on)
-            made.append(self._finished(target, target, found))
-        return tuple(made)
+        """As the base can, unless members come to have priors of their own."""
+        return not self._online and super().can_stack(target)

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from temperance import evaluate
-from temperance.data.data import Batch, Data
+from temperance.data.data import Data
 from temperance.data.sources import map_tensors
-from temperance.errors import ArgumentError, NetworkError
-from temperance.inference.base import Cost, Inference, Info, Stackable
+from temperance.errors import NetworkError
+from temperance.inference.around import AroundPoint
 from temperance.posteriors import DropoutPosterior, Point, Posterior
 from temperance.posteriors.dropout import MaskedDropout, dropout_names, masked
 from temperance.target import Target
 
 
-@dataclass
-class MCDropoutState:
-    """The base's state; without a base, the weights as they were given, with their running statistics."""
-
-    base: Any = None
-    theta: Tensor | None = None
-    buffers: dict[str, Tensor] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, eq=False)
-class MCDropout(Inference[MCDropoutState], Stackable):
+class MCDropout(AroundPoint):
     """Monte-Carlo dropout (Gal & Ghahramani, 2016): predictions are averaged over networks from which units were
     dropped at random, with the probabilities that the network's own dropout modules have,
 
@@ -57,106 +45,13 @@ class MCDropout(Inference[MCDropoutState], Stackable):
     torch.Size([20, 1])
     """
 
-    base: Inference[Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.base is not None and not isinstance(self.base, Inference):
-            raise ArgumentError(f"`base` must be a method such as MAP(lr=1e-3), or None; got {self.base!r}.")
-
-    # ------------------------------------------------------------------ as the base has it
-
-    @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the base does."""
-        return "minibatch" if self.base is None else self.base.reads
-
-    @property
-    def default_steps(self) -> int | None:  # type: ignore[override]
-        """None to train: no steps."""
-        return 0 if self.base is None else self.base.default_steps
-
-    @property
-    def streams(self) -> int:
-        """As the base has it."""
-        return 1 if self.base is None else self.base.streams
-
-    @property
-    def needs_held_out(self) -> bool:
-        """As the base does."""
-        return self.base is not None and self.base.needs_held_out
-
-    def check_run(self, steps: int) -> None:
-        """As the base does; without one there is nothing to run."""
-        if self.base is not None:
-            self.base.check_run(steps)
-        elif steps:
-            raise ArgumentError(
-                "`epochs` or `steps`: MCDropout() without a base trains nothing; leave both out, or give a base: "
-                "MCDropout(MAP(lr=1e-3))."
-            )
-
-    def keep_in(self, state: Any, folder: Path) -> None:
-        """As the base does; the state of all members at once is the base's own."""
-        if self.base is not None:
-            self.base.keep_in(state.base if isinstance(state, MCDropoutState) else state, folder)
-
-    def cost(self) -> Cost:
-        """The base's."""
-        return Cost(0, 1) if self.base is None else self.base.cost()
-
-    # ------------------------------------------------------------------ the contract
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> MCDropoutState:
-        """See :class:`Inference`."""
+    def check_target(self, target: Target) -> None:
+        """A network with dropout."""
         check_dropout(target)
-        if self.base is not None:
-            return MCDropoutState(self.base.init(target, theta, rng))
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for MCDropout; got shape {tuple(start.shape)}.")
-        return MCDropoutState(None, start.clone(), target.workspace.running_buffers())
 
-    def step(self, target: Target, state: MCDropoutState, batch: Batch) -> tuple[MCDropoutState, Info]:
-        """A step of the base."""
-        assert self.base is not None
-        state.base, info = self.base.step(target, state.base, batch)
-        return state, info
-
-    def posterior(self, target: Target, state: MCDropoutState, data: Data | None) -> Posterior:
-        """A :class:`DropoutPosterior` at the base's point."""
-        if self.base is None:
-            assert state.theta is not None
-            return self._around(target, Point(state.theta, state.buffers))
-        return self._around(target, self.base.posterior(target, state.base, data))
-
-    def _around(self, target: Target, found: Posterior) -> Posterior:
-        if not isinstance(found, Point):
-            raise ArgumentError(
-                f"`base` must find a point for MCDropout; {type(self.base).__name__} gives a {type(found).__name__}."
-            )
-        return DropoutPosterior(found.theta, tuple(dropout_names(target.network)), found.buffers)
-
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
-    def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return isinstance(self.base, Stackable) and self.base.can_stack(target)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> Any:
-        """See :class:`Stackable`."""
-        check_dropout(target)
-        assert isinstance(self.base, Stackable)
-        return self.base.init_stack(target, theta, rngs)
-
-    def step_stack(self, target: Target, state: Any, batch: Batch) -> tuple[Any, Info]:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        return self.base.step_stack(target, state, batch)
-
-    def posteriors_stack(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        return tuple(self._around(target, point) for point in self.base.posteriors_stack(target, state, data))
+    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+        """A :class:`DropoutPosterior`."""
+        return DropoutPosterior(point.theta, tuple(dropout_names(target.network)), point.buffers)
 
 
 def check_dropout(target: Target) -> None:

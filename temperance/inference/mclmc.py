@@ -13,7 +13,15 @@ from temperance.dynamics import fill_rows_
 from temperance.errors import ArgumentError
 from temperance.inference.base import Cost, Exactness
 from temperance.inference.flow import Flow, uniforms
-from temperance.inference.hamiltonian import DIVERGENCE, HamiltonianState, SteppingKernel, Transition, settle_
+from temperance.inference.hamiltonian import (
+    HamiltonianState,
+    SteppingKernel,
+    Transition,
+    check_jitter,
+    jittered,
+    judge_gain,
+    settle_,
+)
 from temperance.posteriors.base import check_count
 
 
@@ -57,9 +65,7 @@ class MCLMC(SteppingKernel):
         check_count(self.length, "length")
         if self.mass is not None and self.mass.dim() != 1:
             raise ArgumentError(f"`mass` must be a vector for MCLMC; got shape {tuple(self.mass.shape)}.")
-        number = isinstance(self.jitter, int | float) and not isinstance(self.jitter, bool)
-        if not (number and 0.0 <= self.jitter < 1.0):
-            raise ArgumentError(f"`jitter` must lie in [0, 1); got {self.jitter!r}.")
+        check_jitter(self.jitter)
 
     @property
     def exact(self) -> Exactness:  # type: ignore[override]
@@ -73,16 +79,12 @@ class MCLMC(SteppingKernel):
     def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
         """A trajectory, and its decision if there is one."""
         luck = uniforms(state.rngs, 2)
-        step = state.step_size * (1.0 + self.jitter * (2.0 * torch.from_numpy(luck[:, 0].copy()) - 1.0))
-        walk = _Walk(flow, state, step)
+        walk = _Walk(flow, state, jittered(state.step_size, self.jitter, luck[:, 0]))
         for k in range(self.length):
             walk.step()
             if not self.adjusted and k + 1 < self.length:
                 walk.refresh(self.length)
-        work = walk.work().numpy()
-        with np.errstate(invalid="ignore", over="ignore"):
-            chance = np.where(np.isfinite(work), np.exp(np.minimum(0.0, -work)), 0.0)
-            divergent = ~(work <= DIVERGENCE)
+        chance, divergent = judge_gain(walk.work().numpy())
         taken = torch.from_numpy(luck[:, 1] < chance if self.adjusted else ~divergent)
         settle_(state, taken, walk.theta, walk.gradient, walk.energy)
         return Transition(chance, divergent, np.full(len(chance), self.length))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +12,7 @@ from temperance.dynamics.nuts import DIVERGED, WALKING, native_doubling
 from temperance.errors import ArgumentError
 from temperance.inference.base import Cost
 from temperance.inference.flow import Flow, Metric, Phase, uniforms
-from temperance.inference.hamiltonian import DIVERGENCE, HamiltonianState, SteppingKernel, Transition
-
-Numbers = np.ndarray[Any, Any]
+from temperance.inference.hamiltonian import DIVERGENCE, HamiltonianState, Numbers, SteppingKernel, Transition
 
 
 @dataclass(frozen=True, eq=False)
