@@ -10,7 +10,7 @@ export TEMPERANCE_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
 help:
 	@echo "make demo       set up, then every method beside MAP on digits: a table, plots, out/demo/index.html"
-	@echo "make test       set up, then the tests and doctests (a few minutes on two cores)"
+	@echo "make test       set up, then the tests and doctests (about ten minutes on two cores)"
 	@echo "make test-slow  the statistical checks that take longer"
 	@echo "make check      lint, types, import layers, tests, doctests, examples: what CI runs"
 	@echo "make peers      other libraries, each in an environment of its own under .venvs/, for the benchmarks"

@@ -12,7 +12,7 @@ fitted.predict(test.x).probs
 import importlib as _importlib
 from typing import Any as _Any
 
-from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, scores, status, symmetry
+from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, report, scores, status, symmetry
 from temperance.curvature import EKFAC, KFAC, BlockDiagonal, Dense, Diagonal, LargestMagnitude, LargestVariance, LowRank
 from temperance.fit import fit
 from temperance.fitted import Fitted, load
@@ -73,12 +73,18 @@ from temperance.theta import Layout, biases, last_layer
 from temperance.variational import FullRank, MatrixNormal, MeanField, Radial, TiedScale
 from temperance.version import __version__
 
+_ON_DEMAND = ("calibrate", "decide", "integrations", "plot", "recipes", "sklearn", "tables", "testing")
+
 
 def __getattr__(name: str) -> _Any:
-    """``temperance.testing`` is for writers of methods; it is imported when it is asked for."""
-    if name == "testing":
-        return _importlib.import_module("temperance.testing")
+    """Rooms that not everybody needs are imported when they are asked for."""
+    if name in _ON_DEMAND:
+        return _importlib.import_module(f"temperance.{name}")
     raise AttributeError(f"module 'temperance' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ON_DEMAND])
 
 
 __all__ = [
@@ -171,6 +177,7 @@ __all__ = [
     "nn",
     "optim",
     "posteriors",
+    "report",
     "sample",
     "scores",
     "status",

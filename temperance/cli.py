@@ -1,4 +1,4 @@
-"""The command line: ``temperance demo``, ``methods``, ``data list``, ``data verify``."""
+"""The command line: fit, predict, evaluate, compare, report; demo, methods, data, lab."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 import temperance as tp
 from temperance.errors import TemperanceError
 from temperance.lab.commands import add_commands as add_lab_commands
+from temperance.tables.commands import add_commands as add_table_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"temperance {tp.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    add_table_commands(commands)
     demo = commands.add_parser("demo", help="every method on digits: a table, plots and a page")
     demo.add_argument("--out", default="out/demo", help="folder for the results (default: out/demo)")
     demo.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.func import functional_call, vmap
 
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.errors import NetworkError
+from temperance.nn.mlp import MLP
 from temperance.theta import Layout
 
 # On a CPU one large product keeps the cores busy by itself, and batching only adds copies. Measured on two cores:
@@ -23,6 +25,8 @@ from temperance.theta import Layout
 # only for tiny networks. On a GPU it always pays.
 _DENSE_LIMIT = 5e7
 _CONV_LIMIT = 2e6
+_CACHED = 2**19  # activations of all draws that fit the processor's cache
+_ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus)
 
 _cannot_batch: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -74,6 +78,10 @@ def outputs(
     """
     values = dict(layout.unflatten(theta, "network"))
     values.update(buffers or {})
+    if batched is None and not stacked_inputs and not torch.is_grad_enabled():
+        made = chain_outputs(network, values, x, len(theta))
+        if made is not None:
+            return made
     if batched is None:
         batched = prefers_batching(network, layout, x, stacked_inputs)
     if batched and network not in _cannot_batch:
@@ -87,6 +95,77 @@ def outputs(
             _cannot_batch.add(network)
             return result
     return _loop(network, values, x, len(theta), stacked_inputs)
+
+
+def chain_outputs(network: nn.Module, values: Mapping[str, Tensor], x: Inputs, count: int) -> Tensor | None:
+    """Outputs of a chain of linear layers and elementwise activations, without gradients: all draws in one batched
+    product a layer, for so many rows at a time that the activations stay in the processor's cache. ``None`` where the
+    network is no such chain; the values must then go another way."""
+    layers = _chain(network)
+    if layers is None or not isinstance(x, Tensor) or x.device.type != "cpu" or not x.is_floating_point():
+        return None
+    rows = x.flatten(1) if x.dim() > 2 and type(network).forward is MLP.forward else x
+    if rows.dim() != 2 or count < 2:
+        return None
+    stacked: list[tuple[Tensor, Tensor | None] | nn.Module] = []
+    width, used = 1, set[str]()
+    for name, module in layers:
+        if not isinstance(module, nn.Linear):
+            stacked.append(module)
+            continue
+        prefix = f"{name}." if name else ""
+        weight = values.get(f"{prefix}weight", module.weight).detach()
+        bias = values.get(f"{prefix}bias", module.bias)
+        used |= {f"{prefix}weight", f"{prefix}bias"}
+        wide = weight if weight.dim() == 3 else weight.expand(count, -1, -1)
+        deep = None if bias is None else bias.detach().expand(count, -1).unsqueeze(1)
+        stacked.append((wide.mT, deep))
+        width = max(width, module.out_features)
+    if not used >= set(values) or rows.shape[1] != cast(nn.Linear, layers[0][1]).in_features:
+        return None
+    parts = [_through(stacked, part, count) for part in rows.split(max(64, _CACHED // (count * width)))]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _through(layers: list[tuple[Tensor, Tensor | None] | nn.Module], rows: Tensor, count: int) -> Tensor:
+    h = rows.expand(count, -1, -1)
+    for layer in layers:
+        if isinstance(layer, nn.Module):
+            h = h.relu_() if isinstance(layer, nn.ReLU) and h.is_contiguous() else layer(h)
+        elif layer[1] is None:
+            h = torch.bmm(h, layer[0])
+        else:
+            h = torch.baddbmm(layer[1], h, layer[0])
+    return h
+
+
+def _chain(network: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """The layers of (nested) ``nn.Sequential`` or ``MLP`` in the order they are called, where all are linear or
+    elementwise and nobody listens to them; the first is linear."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, module in network.named_modules():
+        if any(vars(module).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")) or "forward" in vars(
+            module
+        ):
+            return None
+        kind = type(module)
+        if kind in (nn.Sequential, MLP):
+            continue
+        if kind in (nn.Dropout, nn.Identity) and not module.training:
+            continue
+        if kind is not nn.Linear and kind not in _ELEMENTWISE:
+            return None
+        found.append((name, module))
+    names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
+    alone = len(names) == len(list(network.parameters())) and _calls(network) == len(found)  # nothing is used twice
+    return found if alone and found and isinstance(found[0][1], nn.Linear) else None
+
+
+def _calls(module: nn.Module) -> int:
+    """How many layers are called: more than there are where one of them is used twice."""
+    if type(module) in (nn.Sequential, MLP):
+        return sum(_calls(child) for child in cast(nn.Sequential, module))
+    return 0 if type(module) in (nn.Dropout, nn.Identity) else 1
 
 
 def at_once(network: nn.Module, values: Mapping[str, Tensor], x: Inputs, stacked_inputs: bool) -> Tensor:

@@ -110,6 +110,7 @@ def fit(
             TemperanceWarning,
             stacklevel=2,
         )
+    given = whole, held
     prepared = target.prepare(whole).to(target.device)
     held = None if held is None else target.prepare(held, "held_out").to(target.device)
     rows = len(prepared) if method.reads == "full" else batch_size
@@ -134,10 +135,12 @@ def fit(
     if every is None:
         every = per_epoch if per_epoch > 1 else _STEPS_BETWEEN_SAVES
     loop = _Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
+    loop.given = given
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))
         loop.prepare(theta)
         if loop.finished is not None:
+            loop.finished.data, loop.finished.held_out = given
             return loop.finished
         status = loop.run(progress)
         return loop.finish(status, throw)
@@ -172,6 +175,7 @@ class _Loop:
         self.epoch_loss: list[float] = [0.0, 0.0]  # sum and count within the epoch under way
         self.finished: Fitted | None = None
         self.torn = False
+        self.given: tuple[Data | None, Data | None] = (None, None)  # as the caller brought them, for reports
 
     # ------------------------------------------------------------------ before the first step
 
@@ -295,7 +299,8 @@ class _Loop:
 
     def _fitted(self, data: Data | None) -> Fitted:
         posterior = self.method.posterior(self.target, self.state, data)
-        return Fitted(posterior.retarget(self.target), posterior, self.info, self.method, self.seed, self.settings)
+        target = posterior.retarget(self.target)
+        return Fitted(target, posterior, self.info, self.method, self.seed, self.settings, *self.given)
 
     def _needs_data(self) -> bool:
         """Whether the method has a second phase over the data."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,17 @@ class Elbo:
     standard_error: float
 
 
+_reporters: list[Callable[..., Path]] = []
+
+
+def register_reporter(function: Callable[..., Path]) -> None:
+    """Let ``function`` write what :meth:`Fitted.report` asks for: the room of reports lies above this one."""
+    _reporters[:] = [function]
+
+
 @dataclass
 class Fitted:
-    """A target and its posterior.
+    """A target and its posterior; ``data`` and ``held_out`` are the rows of a fit in this session (not saved).
 
     >>> import temperance as tp
     >>> train, test = tp.data.load("iris")
@@ -71,6 +80,8 @@ class Fitted:
     method: Value | None = None
     seed: int = 0
     run: dict[str, Any] = field(default_factory=dict, repr=False)
+    data: Data | None = field(default=None, repr=False, compare=False)
+    held_out: Data | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         status = self.info.status.code
@@ -101,6 +112,18 @@ class Fitted:
             found["coverage_90"] = scores.interval_coverage(low, high, y).coverage
             found["crps"] = scores.sample_crps(predictive.sample(200).flatten(1), y.flatten())
         return found
+
+    def report(self, path: str | Path, test: Any = None, **options: Any) -> Path:
+        """Write a page, ``path``/index.html, that says how far to trust this model: calibration, errors, uncertainty in
+        and out of distribution, the strangest rows, the sampler's diagnostics, settings. Returns the page's path.
+
+        ``test`` is data that the model has not seen; without it the held-out rows of the fit serve, or, with a warning
+        on the page, the training rows. For the options (``ood``, ``feature_names``, ``class_names``, ``images``,
+        ``title``, ``overwrite``) see :func:`temperance.report.report`.
+        """
+        if not _reporters:
+            raise ArgumentError("`report` needs the room of reports: `import temperance.report` first.")
+        return _reporters[0](self, path, test, **options)
 
     def network(self, component: int | None = None) -> nn.Module:
         """A copy of the network at the posterior's mean (of one component of a mixture), in evaluation mode."""
@@ -231,6 +254,11 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
     """
     run = store.open_run(path)
+    if run.has("calibrator"):
+        raise MismatchError(
+            f"{str(path)!r} is a calibrated run: read it with temperance.calibrate.load_calibrated, or load its folder "
+            "'fitted' for the run without calibration."
+        )
     if target is None:
         settings = decode(run.form("target"), run.tensors("target"))
         target = Target(network, **settings)

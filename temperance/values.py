@@ -47,6 +47,22 @@ class Value:
     def __hash__(self) -> int:
         return hash(fingerprint(self))
 
+    def __repr__(self) -> str:
+        """For those that hold tensors (and say ``repr=False``): large tensors are shown by their shapes."""
+        shown = (f"{field.name}={_shown(getattr(self, field.name))}" for field in saved_fields(self))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor) and value.numel() > 4:
+        return f"{'×'.join(map(str, value.shape))} tensor"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_shown(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        parts = [_shown(part) for part in value[:6]] + (["…"] if len(value) > 6 else [])
+        return f"[{', '.join(parts)}]" if isinstance(value, list) else f"({', '.join(parts)})"
+    return repr(value)
+
 
 def type_name(kind: type) -> str:
     """How a class is named in a manifest: our own by name alone, those of users with their module."""

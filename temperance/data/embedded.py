@@ -6,12 +6,12 @@ family of divisions (and, for the toys, other rows).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn import datasets
 from torch import Tensor
 
 from temperance.data.data import Data, DataInfo
@@ -20,6 +20,11 @@ from temperance.errors import ArgumentError
 from temperance.seeds import derive_seed, generator
 
 _HELD_OUT = 0.2
+
+
+def _sklearn() -> Any:
+    """scikit-learn's data sets, imported when they are first asked for: it takes a second."""
+    return importlib.import_module("sklearn.datasets")
 
 
 def split_rows(labels: Tensor | None, rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -39,7 +44,7 @@ def split_rows(labels: Tensor | None, rows: int, rng: torch.Generator) -> tuple[
 
 def load_digits(split: int, seed: int) -> tuple[Data, Data]:
     """1797 handwritten digits of 8 × 8 pixels, flattened, scaled to [0, 1]."""
-    bunch = datasets.load_digits()
+    bunch = _sklearn().load_digits()
     x = torch.from_numpy((bunch.data / 16.0).astype(np.float32))
     y = torch.from_numpy(bunch.target.astype(np.int64))
     info = DataInfo(
@@ -76,25 +81,25 @@ def _classes(
 
 def load_iris(split: int, seed: int) -> tuple[Data, Data]:
     """150 irises of three species, four lengths each."""
-    bunch = datasets.load_iris()
+    bunch = _sklearn().load_iris()
     return _classes("iris", bunch.data, bunch.target, bunch.target_names, bunch.feature_names, split, seed)
 
 
 def load_wine(split: int, seed: int) -> tuple[Data, Data]:
     """178 wines of three growers, 13 chemical measurements each."""
-    bunch = datasets.load_wine()
+    bunch = _sklearn().load_wine()
     return _classes("wine", bunch.data, bunch.target, bunch.target_names, bunch.feature_names, split, seed)
 
 
 def load_breast_cancer(split: int, seed: int) -> tuple[Data, Data]:
     """569 tumours, malignant (0) or benign (1), 30 measurements each."""
-    bunch = datasets.load_breast_cancer()
+    bunch = _sklearn().load_breast_cancer()
     return _classes("breast-cancer", bunch.data, bunch.target, bunch.target_names, bunch.feature_names, split, seed)
 
 
 def load_diabetes(split: int, seed: int) -> tuple[Data, Data]:
     """442 patients, ten measurements each; the target is disease progression after a year, standardised."""
-    bunch = datasets.load_diabetes(scaled=False)
+    bunch = _sklearn().load_diabetes(scaled=False)
     x, y = bunch.data, bunch.target[:, None]
     train, test = (part.numpy() for part in split_rows(None, len(y), generator(seed, "diabetes", split)))
     (x_train, x_test), x_mean, x_scale = standardise(x[train], x[test])
@@ -116,7 +121,7 @@ def load_two_moons(split: int, seed: int, n: int = 1000, noise: float = 0.1) -> 
     """Two interleaved half circles in the plane."""
     _check_count("n", n, 10)
     _check_spread("noise", noise)
-    x, y = datasets.make_moons(n, noise=noise, random_state=_sklearn_seed(seed, "two-moons"))
+    x, y = _sklearn().make_moons(n, noise=noise, random_state=_sklearn_seed(seed, "two-moons"))
     labels = torch.from_numpy(y.astype(np.int64))
     inputs = torch.from_numpy(x.astype(np.float32))
     train, test = split_rows(labels, n, generator(seed, "two-moons", split))
@@ -139,7 +144,7 @@ def load_blobs(
     _check_count("features", features, 1)
     _check_count("n", n, 5 * classes)
     _check_spread("spread", spread)
-    x, y = datasets.make_blobs(
+    x, y = _sklearn().make_blobs(
         n, features, centers=classes, cluster_std=spread, random_state=_sklearn_seed(seed, "blobs")
     )[:2]
     names = [f"blob {k}" for k in range(classes)]

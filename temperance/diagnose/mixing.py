@@ -9,11 +9,11 @@ R-hat", 2021.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 import torch
-from arviz_stats.base import array_stats
 from torch import Tensor
 
 from temperance.errors import ArgumentError
@@ -21,6 +21,11 @@ from temperance.posteriors.base import check_count
 
 _LEAST = 4  # ArviZ needs four draws a chain
 _TAILS = (0.05, 0.95)
+
+
+def _arviz() -> Any:
+    """ArviZ's statistics of arrays, imported when they are first asked for: it may bring matplotlib along."""
+    return importlib.import_module("arviz_stats.base").array_stats
 
 
 def autocorrelation(x: Any, max_lag: int | None = None) -> Tensor:
@@ -34,7 +39,7 @@ def autocorrelation(x: Any, max_lag: int | None = None) -> Tensor:
         raise ArgumentError(f"`x` must have at least two draws in its last dimension; got {values.shape[-1]}.")
     lags = values.shape[-1] - 1 if max_lag is None else min(check_count(max_lag, "max_lag"), values.shape[-1] - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return torch.from_numpy(np.array(array_stats.autocorr(values, axis=-1)[..., : lags + 1]))
+        return torch.from_numpy(np.array(_arviz().autocorr(values, axis=-1)[..., : lags + 1]))
 
 
 def ess(x: Any) -> Tensor:
@@ -45,22 +50,22 @@ def ess(x: Any) -> Tensor:
     >>> 3000 < ess(x) < 5000
     tensor(True)
     """
-    return _by_arviz(array_stats.ess, x, method="mean")
+    return _by_arviz(_arviz().ess, x, method="mean")
 
 
 def bulk_ess(x: Any) -> Tensor:
     """Effective number of draws for the middle of the distribution: that of the ranks, as normal scores."""
-    return _by_arviz(array_stats.ess, x, method="bulk")
+    return _by_arviz(_arviz().ess, x, method="bulk")
 
 
 def tail_ess(x: Any) -> Tensor:
     """Effective number of draws for the tails: the smaller one of those for the 5 % and the 95 % quantile."""
-    return _by_arviz(array_stats.ess, x, method="tail", prob=_TAILS)
+    return _by_arviz(_arviz().ess, x, method="tail", prob=_TAILS)
 
 
 def mcse(x: Any) -> Tensor:
     """The standard error of the mean of the draws: their standard deviation over the root of :func:`ess`."""
-    return _by_arviz(array_stats.mcse, x, method="mean")
+    return _by_arviz(_arviz().mcse, x, method="mean")
 
 
 def rhat(x: Any) -> Tensor:
@@ -75,7 +80,7 @@ def rhat(x: Any) -> Tensor:
     if len(values) == 1:
         half = values.shape[1] // 2
         values = np.concatenate([values[:, :half], values[:, values.shape[1] - half :]])
-    return _by_arviz(array_stats.rhat, values, method="rank")
+    return _by_arviz(_arviz().rhat, values, method="rank")
 
 
 def _by_arviz(function: Any, x: Any, **options: Any) -> Tensor:

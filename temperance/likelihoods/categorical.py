@@ -13,6 +13,18 @@ from torch.nn import functional as F
 from temperance.errors import DataError, NetworkError
 from temperance.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal, diagonal_columns
 
+_FEW = 8  # classes up to which the softmax is faster with the classes apart in memory
+
+
+def probabilities(outputs: Tensor) -> Tensor:
+    """exp f_k / Σ exp f, of the last dimension. PyTorch's own softmax does rows one by one, which for two or three
+    classes is six times slower on a CPU than doing all rows class by class."""
+    if outputs.shape[-1] > _FEW or outputs.device.type != "cpu" or outputs.requires_grad or outputs.dim() < 2:
+        return outputs.softmax(-1)
+    apart = outputs.transpose(-1, -2).contiguous()
+    apart = (apart - apart.amax(-2, keepdim=True)).exp()
+    return (apart / apart.sum(-2, keepdim=True)).transpose(-1, -2)
+
 
 @dataclass(frozen=True, eq=False)
 class Categorical(Likelihood):
@@ -92,21 +104,21 @@ class Categorical(Likelihood):
 
     def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
         """Class probabilities."""
-        return outputs.softmax(-1)
+        return probabilities(outputs)
 
     def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
         """p (1 − p): the variance of each class's indicator."""
-        p = outputs.softmax(-1)
+        p = probabilities(outputs)
         return p * (1 - p)
 
     def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
         """−Σ p log p."""
-        p = outputs.softmax(-1)
+        p = probabilities(outputs)
         return -torch.special.xlogy(p, p).sum(-1)
 
     def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
         """Labels."""
-        flat = outputs.softmax(-1).reshape(-1, outputs.shape[-1])
+        flat = probabilities(outputs).reshape(-1, outputs.shape[-1])
         return torch.multinomial(flat, 1, generator=rng).view(outputs.shape[:-1])
 
 

@@ -119,7 +119,7 @@ class Block(Value, ABC):
 # ---------------------------------------------------------------------- diagonal
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DiagonalBlock(Block):
     """H = diag(h)."""
 
@@ -177,7 +177,7 @@ class _DiagonalFactor(Factor):
 # ---------------------------------------------------------------------- dense
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DenseBlock(Block):
     """H as a matrix p × p."""
 
@@ -248,7 +248,7 @@ class _DenseFactor(Factor):
 # ---------------------------------------------------------------------- low rank
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LowRankBlock(Block):
     """H = V diag(s) Vᵀ, V of shape p × k: everything costs O(p k²)."""
 

@@ -47,7 +47,7 @@ class Covariance(Value, ABC):
         """δᵀ Σ⁻¹ δ for δ of shape ... × P."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DiagonalCovariance(Covariance):
     """Σ = diag(variance).
 
@@ -87,7 +87,7 @@ class DiagonalCovariance(Covariance):
         return (delta.square() / self.variance).sum(-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LowRankCovariance(Covariance):
     """Σ = diag(variance) + F Fᵀ, with F of shape P × K and K ≪ P. Everything costs O(P K²), by Woodbury's identity."""
 
@@ -131,7 +131,7 @@ class LowRankCovariance(Covariance):
         return (delta.square() / self.variance).sum(-1) - (inner * solved).sum(-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DenseCovariance(Covariance):
     """Σ as a matrix, with its Cholesky factor."""
 
@@ -178,7 +178,7 @@ class DenseCovariance(Covariance):
         return solved.square().sum(0).view(delta.shape[:-1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CholeskyCovariance(Covariance):
     """Σ = L Lᵀ, kept as L: what is nearly singular stays exact, for Σ itself is never formed.
 
@@ -224,7 +224,7 @@ def check_triangular(factor: Tensor) -> None:
         raise NumericalError("a triangular factor must be finite with a positive diagonal; this one is not.")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KroneckerCovariance(Covariance):
     """Σ = U ⊗ V over a matrix m × n read row by row: Cov(X_ab, X_cd) = U_ac V_bd, with U = A Aᵀ, V = B Bᵀ.
 
@@ -272,7 +272,7 @@ class KroneckerCovariance(Covariance):
         return solved.square().sum((-1, -2)).view(delta.shape[:-1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlockCovariance(Covariance):
     """Independent pieces of θ one after the other, each with a covariance of its own."""
 

@@ -11,7 +11,7 @@ from temperance.errors import ArgumentError, NumericalError
 from temperance.linalg.blocks import HELP, Block, Factor, Places
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KroneckerBlock(Block):
     """H = S (Q_G ⊗ Q_A) diag(values) (Q_G ⊗ Q_A)ᵀ S over a weight matrix W (out × in) and, as its last column, a bias.
 

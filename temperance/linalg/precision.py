@@ -14,7 +14,7 @@ from temperance.linalg.covariance import Covariance, standard_normal
 from temperance.values import SCRATCH
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PosteriorCovariance(Covariance):
     """Σ = T (ρ H + diag τ)⁻¹ with H in blocks. Coordinates that no block covers are known: their variance is zero.
 

@@ -34,7 +34,7 @@ def place(rows: Tensor, centre: Tensor, basis: Tensor) -> Tensor:
     return torch.cat([network, rows[..., rank:]], dim=-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Affine(Posterior):
     """θ = c + B z with (z, what the likelihood learns) distributed as ``inner`` says.
 

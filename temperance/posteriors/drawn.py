@@ -12,7 +12,7 @@ from temperance.errors import ArgumentError
 from temperance.posteriors.base import Buffers, Nodes, Posterior
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WithStatistics(Posterior):
     """``inner``, of which prediction uses the first draws of ``seed``, each with the batch statistics (``statistics``,
     draws × ...) that the training data have under it.

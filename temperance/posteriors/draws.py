@@ -14,7 +14,7 @@ from temperance.posteriors.trace import Trace
 from temperance.rows import rows_file
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Draws(Posterior):
     """S equally weighted settings of θ, a matrix S × P, in the order in which they were drawn; ``trace`` holds what the
     chain that drew them told of itself.

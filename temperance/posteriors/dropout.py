@@ -112,7 +112,7 @@ def dropout_names(network: nn.Module, every: bool = False) -> list[str]:
     return [name for name, module in found if name and isinstance(module, DROPOUTS) and module.p > 0]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DropoutPosterior(Posterior):
     """One θ, and a distribution over which units are dropped in the modules ``dropouts``: a draw is one set of masks
     for the whole function, so that rows of one draw belong together."""

@@ -15,7 +15,7 @@ from temperance.seeds import generator
 DEFAULT_DRAWS = 30
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gaussian(Posterior):
     """θ ~ N(mean, Σ), Σ a covariance operator.
 

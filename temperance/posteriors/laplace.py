@@ -22,7 +22,7 @@ from temperance.theta import Entry, Layout
 from temperance.values import Value, moved
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EvidenceTerms(Value):
     """What the evidence is made of, at the θ* around which the curvature was taken.
 
@@ -59,7 +59,7 @@ class EvidenceTerms(Value):
         return max(1.0, 0.1 * self.effective)
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class LaplacePosterior(Gaussian):
     """N(θ*, Σ) with Σ = T (H + Λ_prior)⁻¹, the inverse curvature at θ*. Predictions linearise the network there.
 
@@ -138,7 +138,7 @@ class LaplacePosterior(Gaussian):
         return PosteriorPrior(self.mean, self.operator)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PosteriorPrior(Prior):
     """N(mean, Σ) of an earlier posterior, correlations included: what was learned from data that came before."""
 

@@ -14,7 +14,7 @@ from temperance.posteriors.gaussian import DEFAULT_DRAWS
 from temperance.seeds import derive_seed
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mixture(Posterior):
     """p(θ) = Σₖ wₖ pₖ(θ): equal weights unless given.
 

@@ -26,7 +26,7 @@ def bernstein(t: Tensor, degree: int) -> Tensor:
     return counts * place.pow(k) * (1 - place).pow(degree - k)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Path(Posterior):
     """θ(t) = Σₖ C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ pₖ with t uniform on [0, 1]: a Bézier curve from the first control point to the
     last. ``points`` is a matrix, control points × P; two of them make a straight line.

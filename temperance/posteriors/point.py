@@ -11,7 +11,7 @@ from torch import Tensor
 from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Point(Posterior):
     """All mass on one θ: what ordinary training gives.
 

@@ -12,7 +12,7 @@ from temperance.errors import ArgumentError
 from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Process(Posterior):
     """f(x) ~ GP(f(x; θ*), k) conditioned on M rows of the data, k(x, x') = J(x) Λ_prior⁻¹ J(x')ᵀ.
 

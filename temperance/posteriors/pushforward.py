@@ -11,7 +11,7 @@ from temperance.errors import ArgumentError
 from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pushforward(Posterior):
     """θ with its coordinates ``index`` distributed as ``inner`` says, and all others as in ``rest``.
 

@@ -15,7 +15,7 @@ from temperance.posteriors.gaussian import DEFAULT_DRAWS
 from temperance.seeds import generator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RadialPosterior(Posterior):
     """Piece by piece of θ (one for each tensor of the network, of ``sizes`` numbers): θ = mean + scale ⊙ u r, with u
     uniform on the unit sphere and r = |z|, z ~ N(0, 1) (Farquhar et al., 2020).

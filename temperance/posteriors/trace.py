@@ -9,7 +9,7 @@ from torch import Tensor
 from temperance.values import Value
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Transitions(Value):
     """How each transition of a chain with a Metropolis decision went, since its tuning ended: R numbers each.
 
@@ -28,7 +28,7 @@ class Transitions(Value):
     step_size: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace(Value):
     """R readings of a chain, taken at regular intervals, of the E tensors that θ is made of (in the layout's order).
 

@@ -11,6 +11,8 @@ from temperance.data.data import Data, _as_inputs, check_batch_size
 from temperance.data.sources import named_tensors
 from temperance.errors import ArgumentError, DataError
 from temperance.posteriors.base import Posterior, check_count
+from temperance.predict.affine import AffinePredictive
+from temperance.predict.calibrated import from_outputs
 from temperance.predict.linearised import LINKS, predict_linearised
 from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
 from temperance.predict.source import OutputSource
@@ -74,11 +76,13 @@ def predict(
 
 
 __all__ = [
+    "AffinePredictive",
     "ClassPredictive",
     "CountPredictive",
     "OutputSource",
     "Predictive",
     "RealPredictive",
     "ValuePredictive",
+    "from_outputs",
     "predict",
 ]

@@ -111,9 +111,17 @@ class Predictive(ABC):
     def epistemic_variance(self) -> Tensor:
         """Var_θ E[y | x, θ]."""
 
+        likely = int(self.weights.argmax())
+
         def spread(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            centre = self._average(self.likelihood.mean, outputs, learned)
-            return self._average(lambda o, k: (self.likelihood.mean(o, k) - centre).square(), outputs, learned)
+            chosen = {name: value[likely : likely + 1] for name, value in learned.items()}
+            near = self.likelihood.mean(outputs[likely : likely + 1], chosen)  # nothing cancels where members agree
+            first = second = torch.zeros_like(near[0])
+            for part in self._slices(outputs):
+                off = self.likelihood.mean(outputs[part], {n: v[part] for n, v in learned.items()}) - near
+                first = first + torch.tensordot(self.weights[part], off, dims=1)
+                second = second + torch.tensordot(self.weights[part], off.square(), dims=1)
+            return (second - first.square()).clamp(min=0.0)
 
         return self._over_rows(spread)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.likelihoods.poisson import Poisson
 from temperance.likelihoods.real import Normal, RealLikelihood
 from temperance.predict.predictive import ValuePredictive, check_level
+from temperance.predict.quantiles import mixture_quantile
 
 _BISECTIONS = 400  # at most: halving stops when nothing lies between the ends
 _TAIL = (1e-10, 1e-7, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.15, 0.3)
@@ -33,32 +34,12 @@ class RealPredictive(ValuePredictive):
         return cast(RealLikelihood, self.likelihood)
 
     def quantile(self, level: float) -> Tensor:
-        """Bisection on the mixture's distribution function."""
+        """Where the mixture's distribution function reaches ``level``; see :mod:`temperance.predict.quantiles`."""
         wanted = check_level(level)
 
         def solve(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            location = self._family.location(outputs).double()
-            scale = self._family.noise_scale(outputs, learned).double().expand_as(location)
-            reach = scale.amax(0)
-            low, high = location.amin(0) - reach, location.amax(0) + reach
-            weights = self.weights.double() / self.weights.double().sum()
-
-            def mass(y: Tensor) -> Tensor:
-                return torch.tensordot(weights, self._family.standard_cdf((y - location) / scale), dims=1)
-
-            for _ in range(200):
-                short_low, short_high = mass(low) > wanted, mass(high) < wanted
-                if not bool(short_low.any() | short_high.any()):
-                    break
-                reach = reach * 2
-                low, high = torch.where(short_low, low - reach, low), torch.where(short_high, high + reach, high)
-            for _ in range(_BISECTIONS):
-                middle = low + (high - low) / 2
-                if bool(((middle <= low) | (middle >= high)).all()):
-                    break
-                below = mass(middle) < wanted
-                low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-            return ((low + high) / 2).to(outputs.dtype)
+            location, scale = self._family.location(outputs), self._family.noise_scale(outputs, learned)
+            return mixture_quantile(self._family, location, scale, self.weights, wanted).to(outputs.dtype)
 
         return self._over_rows(solve)
 

@@ -1,0 +1,120 @@
+"""The batched product of chains equals the network called draw by draw, and steps aside where there is no chain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import temperance as tp
+from temperance.evaluate import chain_outputs, outputs
+from temperance.likelihoods.categorical import probabilities
+from temperance.theta import Layout
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x))
+
+
+def _tied() -> nn.Sequential:
+    network = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    network[2].weight = network[0].weight
+    return network
+
+
+def _shared() -> nn.Sequential:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+def _heard() -> nn.Sequential:
+    network = nn.Sequential(nn.Linear(3, 2))
+    network[0].register_forward_hook(lambda module, args, out: out + 1)
+    return network
+
+
+CHAINS = {
+    "a bare layer": lambda: nn.Linear(3, 2),
+    "MLP": lambda: tp.nn.MLP(3, [5, 4], 2),
+    "linear": lambda: tp.nn.MLP(3, [], 1),
+    "no bias": lambda: tp.nn.MLP(3, [5], 2, bias=False),
+    "nested": lambda: nn.Sequential(
+        nn.Sequential(nn.Linear(3, 4), nn.GELU()), nn.Dropout(0.5), nn.Linear(4, 2), nn.SiLU()
+    ),
+    "two activations": lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.ReLU(), nn.Tanh(), nn.Linear(4, 1)),
+}  # fmt: skip
+OTHERS = {
+    "used twice": Twice, "tied": _tied, "shared": _shared, "hook": _heard,
+    "norm": lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1)),
+    "parametrised": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))),
+    "activation first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("rows", [1, 700])
+def test_equals_draw_by_draw(name: str, rows: int) -> None:
+    torch.manual_seed(0)
+    network = CHAINS[name]().eval()
+    layout = Layout.of(network)
+    theta, x = torch.randn(40, layout.size), torch.randn(rows, 3)
+    before = x.clone()
+    with torch.no_grad():
+        fast = chain_outputs(network, layout.unflatten(theta, "network"), x, 40)
+        slow = outputs(network, layout, theta, x, batched=False)
+    assert fast is not None
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_steps_aside(name: str) -> None:
+    network = OTHERS[name]().eval()
+    layout = Layout.of(network)
+    theta, x = torch.randn(3, layout.size), torch.randn(4, 3)
+    with torch.no_grad():
+        assert chain_outputs(network, layout.unflatten(theta, "network"), x, 3) is None
+        assert outputs(network, layout, theta, x).shape[:2] == (3, 4)
+
+
+def test_a_subset_uses_the_frozen_layers_and_images_are_flattened() -> None:
+    torch.manual_seed(0)
+    target = tp.Target(tp.nn.MLP(4, [5], 2), tp.Categorical(), tp.GaussianPrior(), subset=tp.last_layer)
+    theta, x = torch.randn(3, target.layout.size), torch.randn(6, 1, 2, 2)
+    with torch.no_grad():
+        fast = target.workspace.outputs(theta, x)
+        slow = target.workspace.outputs(theta, x, batched=False)
+    torch.testing.assert_close(fast, slow)
+
+
+def test_dropout_that_is_on_is_not_skipped() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)).train()
+    layout = Layout.of(network)
+    assert (
+        chain_outputs(network, layout.unflatten(torch.randn(3, layout.size), "network"), torch.randn(4, 3), 3) is None
+    )
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8, 9])
+def test_probabilities_are_the_softmax(classes: int) -> None:
+    f = 50 * torch.randn(4, 7, classes, dtype=torch.float64)
+    torch.testing.assert_close(probabilities(f), f.softmax(-1), rtol=1e-12, atol=1e-300)
+    torch.testing.assert_close(probabilities(f[0]), f[0].softmax(-1), rtol=1e-12, atol=1e-300)
+    f.requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: probabilities(v / 50), f)
+
+
+def test_members_that_agree_have_no_epistemic_variance_and_others_theirs() -> None:
+    made = tp.predict.from_outputs(torch.tensor([0.3, 0.1]).expand(7, 5, 2).clone(), tp.Categorical())
+    assert bool((made.epistemic_variance() == 0).all())
+    f = 1e3 + torch.randn(9, 5, 1, dtype=torch.float64)
+    weights = torch.rand(9, dtype=torch.float64)
+    spread = tp.predict.from_outputs(f, tp.Normal(scale=1.0), weights=weights).epistemic_variance()
+    share = weights / weights.sum()
+    centre = torch.tensordot(share, f, dims=1)
+    torch.testing.assert_close(spread, torch.tensordot(share, (f - centre).square(), dims=1), rtol=1e-6, atol=1e-9)
