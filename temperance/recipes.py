@@ -69,7 +69,11 @@ _ALL = (
     Recipe("vi", "the best Gaussian without correlations", lambda: Variational(variational.MeanField(), lr=5e-3)),
     Recipe("ivon", "the same by natural gradients", lambda: IVON(lr=0.1)),
     Recipe("sghmc", "draws by stochastic-gradient Hamiltonian Monte Carlo", lambda: Collect(SGHMC(lr=0.02))),
-    Recipe("nuts", "exact draws, four chains: for a few thousand rows", lambda: Ensemble(Warmup(NUTS()), 4)),
+    Recipe(
+        "nuts",
+        "exact draws, four chains: for a few hundred rows",
+        lambda: Ensemble(Collect(Warmup(NUTS(max_depth=8), 300), last=300), 4),
+    ),
 )
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}

@@ -1,5 +1,6 @@
 """Rows, batches and data sets."""
 
+from temperance.data.bandit import Mushrooms, load_mushrooms
 from temperance.data.catalog import DataSetEntry, Verification, data_home, list_data_sets, load, load_all, verify
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.data import Batch, Data, DataInfo
@@ -12,6 +13,7 @@ __all__ = [
     "DataInfo",
     "DataSetEntry",
     "HMCReference",
+    "Mushrooms",
     "Verification",
     "corrupt",
     "data_home",
@@ -19,5 +21,6 @@ __all__ = [
     "load",
     "load_all",
     "load_hmc_reference",
+    "load_mushrooms",
     "verify",
 ]

@@ -1,0 +1,1 @@
+"""Temperance beside other libraries. Nothing here is imported by ``import temperance``."""
