@@ -180,7 +180,9 @@ def table_target(
 ) -> Target:
     """A network for a table of ``inputs`` standardised columns, with a prior that keeps signals of one size.
 
-    The prior is N(0, 2 / fan-in) for weights and N(0, 1) for biases: functions of unit size at any width.
+    The prior is N(0, g² / fan-in) for weights and N(0, 1) for biases: functions of one size at any width. g is √2 for
+    numbers and counts, which keeps functions of the size of standardised targets (wider, and MAP fits the noise of
+    small tables); it is 3 for classes, whose logits must be larger than one for a network to be sure of anything.
     ``outputs`` counts classes, or numbers predicted; ``seed`` decides the first weights.
 
     >>> table_target("classification", 4, 3).network[-1]
@@ -190,7 +192,8 @@ def table_target(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_seed(seed))
         network = MLP(inputs, list(hidden), outputs * (2 if isinstance(chosen, HeteroscedasticNormal) else 1))
-    return Target(network, chosen, prior or GaussianPrior(scale=FanIn(gain=2**0.5)), temperature=temperature)
+    usual = GaussianPrior(scale=FanIn(gain=3.0 if task == "classification" else 2**0.5))
+    return Target(network, chosen, prior or usual, temperature=temperature)
 
 
 def training(rows: int) -> tuple[int, int]:

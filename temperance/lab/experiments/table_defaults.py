@@ -32,14 +32,14 @@ class TableSettings(Settings):
     """``methods`` by recipe on each of ``tables``; a seed is a split of the data too. A fifth of the training rows is
     kept for calibration. Training lasts ``length`` times what the recipes say."""
 
-    tables: tuple[str, ...] = ("wine", "breast-cancer", "diabetes", "concrete", "energy", "wine-red")
-    methods: tuple[str, ...] = ("map", "ensemble", "anchored", "laplace", "swag", "vi", "ivon", "sghmc")
+    tables: tuple[str, ...] = ("wine", "breast-cancer", "diabetes", "energy", "wine-red")
+    methods: tuple[str, ...] = ("map", "ensemble", "anchored", "laplace", "swag", "ivon", "sghmc")
     length: float = 1.0
 
 
 PRESETS = {
     "quick": Preset(TableSettings(seeds=3, tables=("iris", "diabetes"), methods=("map", "ensemble"), length=0.05), 0.3),
-    "standard": Preset(TableSettings(seeds=4), 15),
+    "standard": Preset(TableSettings(seeds=3), 10),
     "paper": Preset(
         TableSettings(
             seeds=20,
@@ -71,18 +71,23 @@ def run(settings: TableSettings, cell: Cell) -> dict[str, Any]:
     classes = whole.info.task != "regression"
     epochs, batch_size = recipes.training(len(rows))
     assert isinstance(whole.x, Tensor)
-    target = recipes.table_target(
-        "classification" if classes else "regression",
-        whole.x.shape[1],
-        int(whole.y.max()) + 1 if classes else 1,
-        seed=seed,
-    )
     method = recipes.method_named(cell["method"])
+    shape = (whole.x.shape[1], int(whole.y.max()) + 1 if classes else 1)
+    length = max(3, round(settings.length * epochs))
+    noises: tuple[tp.Likelihood, ...] = (tp.Categorical(),) if classes else (tp.HeteroscedasticNormal(), tp.Normal())
     began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tp.errors.TemperanceWarning)
-        length = max(3, round(settings.length * epochs))
-        fitted = tp.fit(target, method, rows, epochs=length, batch_size=batch_size, seed=seed, progress=False)
+    for noise in noises:  # as `temperance fit` does: noise that depends on the row, where the method can learn it
+        target = recipes.table_target(
+            "classification" if classes else "regression", *shape, likelihood=noise, seed=seed
+        )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", tp.errors.TemperanceWarning)
+                fitted = tp.fit(target, method, rows, epochs=length, batch_size=batch_size, seed=seed, progress=False)
+            break
+        except tp.errors.NumericalError:
+            if noise is noises[-1]:
+                raise
     seconds = time.perf_counter() - began
     rule = calibrate.Temperature() if classes else calibrate.VarianceScale()
     calibrator = rule.fit(fitted.predict(kept.x), kept.y)
@@ -93,6 +98,7 @@ def run(settings: TableSettings, cell: Cell) -> dict[str, Any]:
         "calibrated": -float(mended.log_prob(test.y).double().mean()),
         "seconds": seconds,
         "gradients": method.cost().gradients_per_step,
+        "plain_noise": isinstance(target.likelihood, tp.Normal),
     }
 
 
