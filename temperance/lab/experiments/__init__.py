@@ -29,6 +29,12 @@ NAMES = (
     "epistemic",
     "valley",
     "hmc-agreement",
+    "ood",
+    "shift",
+    "deferral",
+    "table-defaults",
+    "active-learning",
+    "bandit",
 )
 """Each is a module of this folder (dashes become underscores) with an ``EXPERIMENT``."""
 
