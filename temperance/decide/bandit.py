@@ -75,6 +75,7 @@ def play(environment: Environment, policy: Policy, steps: int, *, progress: bool
     """
     check_count(steps, "steps")
     arms, rewards, regret = [], [], []
+    total = 0.0
     with ProgressBar(type(policy).__name__, steps, progress) as bar:
         for step in range(steps):
             context = environment.context(step)
@@ -87,7 +88,8 @@ def play(environment: Environment, policy: Policy, steps: int, *, progress: bool
             arms.append(arm)
             rewards.append(reward)
             regret.append(float(expected.max() - expected[arm]))
-            bar.advance_to(step + 1, sum(regret), last=step + 1 == steps)
+            total += regret[-1]
+            bar.advance_to(step + 1, total, last=step + 1 == steps)
     return Play(torch.tensor(arms), torch.tensor(rewards, dtype=torch.float64), torch.tensor(regret).double())
 
 

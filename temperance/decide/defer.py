@@ -59,7 +59,8 @@ class Deferral(Value):
 
     def __call__(self, predictive: Predictive) -> Tensor:
         """True for rows on which to ask a human."""
-        return doubt(predictive, self.score) >= self.threshold
+        slack = 1e-7 + 1e-5 * abs(self.threshold)  # in float32 equal rows of other batches differ by a rounding
+        return doubt(predictive, self.score).double() >= self.threshold - slack
 
 
 def clopper_pearson(errors: int, rows: int, confidence: float = 0.95) -> float:

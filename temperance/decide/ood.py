@@ -44,7 +44,8 @@ class OODDetector(Value):
     def threshold(self) -> float:
         """Rows with a score above are flagged."""
         ranked = self.ordinary.sort(descending=True).values
-        return float(ranked[math.floor(self.false_alarms * (len(ranked) + 1) + 1e-9) - 1])
+        allowed = math.floor(self.false_alarms * (len(ranked) + 1) + 1e-9)
+        return float(ranked[allowed - 1]) if allowed else math.inf
 
     def p_values(self, predictive: Predictive) -> Tensor:
         """How ordinary each row is; small for strange ones."""

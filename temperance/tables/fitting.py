@@ -23,7 +23,7 @@ from temperance.tables.folder import CHECKPOINT, check_out, save_table_run
 from temperance.tables.guard import check_promises
 from temperance.tables.marginal import predict_encoded
 from temperance.tables.prepare import MAX_ROWS, Part, Prepared, Say, model_targets, prepare_table
-from temperance.tables.run import TableRun, TableState, calibrated, guard_from, in_units
+from temperance.tables.run import TableRun, TableState, guard_from, in_units
 from temperance.tables.strange import learn_strangeness
 
 HIDDEN = (50, 50)
@@ -148,7 +148,7 @@ def fit_prepared(
     remarks = [str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)]
 
     def predict(encoded: Encoded) -> Any:
-        return in_units(schema, calibrated(calibrator, predict_encoded(fitted, encoded)))
+        return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
 
     strangeness = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed)
     guard_rows = _known(prepared.guard)

@@ -8,6 +8,7 @@ parts; and where the parts differ, the difference counts as epistemic, for knowi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,11 +33,12 @@ class MarginalSource:
     """Outputs of all rows under all draws and all imputations: (S · K) × N × C. A row without an unknown value has the
     same outputs under each imputation."""
 
-    def __init__(self, fitted: Fitted, encoded: Encoded, seed: int = 0) -> None:
-        self.fitted, self.encoded, self.seed = fitted, encoded, seed
+    def __init__(self, fitted: Fitted, encoded: Encoded, seed: int = 0, calibrator: Any = None) -> None:
+        self.fitted, self.encoded, self.seed, self.calibrator = fitted, encoded, seed, calibrator
         self._open = np.zeros(len(encoded.x), dtype=bool)
         self._open[encoded.open_rows] = True
-        probe = self._plain(slice(0, 1)).source
+        first = self._plain(slice(0, 1))
+        probe, self.likelihood = first.source, first.likelihood
         self.target, self.num_outputs = probe.target, probe.num_outputs
         self.rows, self._draws = len(encoded.x), len(probe)
         self.weights = probe.weights.repeat_interleave(IMPUTATIONS) / IMPUTATIONS
@@ -54,7 +56,11 @@ class MarginalSource:
         yield from self._compute() if self._kept is None else self._kept
 
     def _plain(self, rows: slice) -> Predictive:
-        return self.fitted.predict(torch.from_numpy(self.encoded.x[rows]), seed=self.seed)
+        return self._at(self.encoded.x[rows])
+
+    def _at(self, x: Any) -> Predictive:
+        made = self.fitted.predict(torch.from_numpy(x), seed=self.seed)
+        return made if self.calibrator is None else self.calibrator(made)
 
     def _compute(self) -> Iterator[Block]:
         for start in range(0, self.rows, self._block):
@@ -65,9 +71,7 @@ class MarginalSource:
             made = outputs.unsqueeze(1).repeat(1, IMPUTATIONS, 1, 1)
             if len(here):
                 x = self.encoded.imputed(here + start)
-                inner, _ = _all_outputs(
-                    self.fitted.predict(torch.from_numpy(x.reshape(len(here) * IMPUTATIONS, -1)), seed=self.seed)
-                )
+                inner, _ = _all_outputs(self._at(x.reshape(len(here) * IMPUTATIONS, -1)))
                 inner = inner.view(self._draws, len(here), IMPUTATIONS, -1).transpose(1, 2)
                 made[:, :, torch.from_numpy(here).to(made.device)] = inner
             wide = {name: value.repeat_interleave(IMPUTATIONS, 0) for name, value in learned.items()}
@@ -79,9 +83,11 @@ def _all_outputs(predictive: Predictive) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.cat([outputs for outputs, _ in parts], dim=1), parts[0][1]
 
 
-def predict_encoded(fitted: Fitted, encoded: Encoded, seed: int = 0) -> Predictive:
+def predict_encoded(fitted: Fitted, encoded: Encoded, seed: int = 0, calibrator: Any = None) -> Predictive:
     """The predictive of encoded rows, averaged over the values that may stand for unknown ones."""
     if not encoded.unknown:
-        return fitted.predict(torch.from_numpy(encoded.x), seed=seed)
+        made = fitted.predict(torch.from_numpy(encoded.x), seed=seed)
+        return made if calibrator is None else calibrator(made)
     kind = _KINDS[fitted.target.likelihood.task]
-    return kind(MarginalSource(fitted, encoded, seed), fitted.target.likelihood)
+    source = MarginalSource(fitted, encoded, seed, calibrator)
+    return kind(source, source.likelihood)

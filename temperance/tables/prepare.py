@@ -26,7 +26,7 @@ from temperance.tables.schema import (
     read_target,
     recognise_task,
 )
-from temperance.tables.split import check_fractions, halves, split_rows
+from temperance.tables.split import Rows, check_fractions, halves, split_rows
 
 Say = Callable[[str], None]
 MAX_ROWS = 500_000
@@ -125,6 +125,8 @@ def prepare_table(
     centre, spread = (float(y[train].mean()), float(y[train].std()) or 1.0) if real else (0.0, 1.0)
     schema = Schema(target, chosen, columns, classes, centre, spread, id, group, dropped)
     first, second = halves(held, seed, groups)
+    if groups is not None:
+        tell(_group_words(groups, first, second))
     rng = np.random.default_rng(derive_seed(seed, "table-guard"))
     first, second = (np.sort(rng.permutation(rows)[:_GUARD_ROWS]) for rows in (first, second))
     _say_rows(tell, train, held, tested, chosen, y, classes)
@@ -132,6 +134,16 @@ def prepare_table(
     calibration, guard, last = (Part(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested))
     kept = frame.iloc[tested].reset_index(drop=True)
     return Prepared(schema, learned, calibration, guard, last, kept, tell.said)
+
+
+def _group_words(groups: pd.Series, first: Rows, second: Rows) -> str:
+    """What grouped rows do to the promises: rows of a group are not independent."""
+    guards, shared = groups.iloc[second].nunique(dropna=False), set(groups.iloc[first]) & set(groups.iloc[second])
+    words = (
+        f"Rows come in groups: coverage and error rate are promised for rows as independent as the {guards} groups "
+        "they were checked on" + (", too few for the promise to be more than rough." if guards < 20 else ".")
+    )
+    return words + (" With so few groups, some had to be divided between calibration and check." if shared else "")
 
 
 class _Teller:

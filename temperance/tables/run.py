@@ -87,7 +87,7 @@ class TableRun:
 
     def predictive_of(self, encoded: Encoded) -> Predictive:
         """The same of encoded rows."""
-        return in_units(self.schema, calibrated(self.state.calibrator, predict_encoded(self.fitted, encoded)))
+        return in_units(self.schema, predict_encoded(self.fitted, encoded, calibrator=self.state.calibrator))
 
     def with_guard(
         self, level: float | None = None, error_rate: float | None = None, tolerance: float | None = None

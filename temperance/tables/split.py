@@ -45,6 +45,8 @@ def split_rows(
     rng = np.random.default_rng(derive_seed(seed, "table-split"))
     if groups is None:
         place = _places(np.zeros(rows, dtype=np.int64) if labels is None else labels, rng)
+        if labels is not None:
+            place[_firsts(labels, place)] = 0.0
     else:
         codes, names = pd.factorize(groups, use_na_sentinel=False)
         if len(names) < 4:
@@ -69,6 +71,12 @@ def halves(rows: Rows, seed: int, groups: pd.Series | None = None) -> tuple[Rows
             return rows[first], rows[~first]
     first = _places(np.zeros(len(rows), dtype=np.int64), rng) < 0.5
     return rows[first], rows[~first]
+
+
+def _firsts(labels: NDArray[np.int64], place: NDArray[np.float64]) -> Rows:
+    """The row of each label with the smallest place."""
+    order = np.lexsort((place, labels))
+    return order[np.flatnonzero(np.diff(labels[order], prepend=-1))]
 
 
 def _places(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:

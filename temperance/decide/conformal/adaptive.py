@@ -16,6 +16,7 @@ from temperance.decide.conformal.base import (
     class_labels,
     finish,
     kept,
+    precise_targets,
     probabilities,
     scored,
     uniforms,
@@ -141,7 +142,7 @@ class AdaptiveState(Value):
     def _scores(self, predictive: Predictive, y: Any) -> Tensor:
         rule = self.method.rule
         if isinstance(predictive, ValuePredictive):
-            return rule.value_scores(predictive, predictive._targets(y).double(), self.method.level).flatten()
+            return rule.value_scores(predictive, precise_targets(predictive, y), self.method.level).flatten()
         assert isinstance(predictive, ClassPredictive)
         probs = probabilities(predictive)
         every = rule.class_scores(probs, self._uniforms(probs))

@@ -87,14 +87,14 @@ def scored(
     """The rule, tuned; the scores of the rows that it was not tuned on (n, or n × outputs); and a mask of them."""
     check_predictive(predictive)
     if isinstance(predictive, ValuePredictive):
-        target = predictive._targets(y).double()
+        target = precise_targets(predictive, y)
         found = rule.value_scores(predictive, target, level)
         used = torch.ones(len(found), dtype=torch.bool, device=found.device)
     else:
         assert isinstance(predictive, ClassPredictive)
         probs, labels = probabilities(predictive), class_labels(predictive, y)
         rule, used = rule.tuned(probs, labels, level, seed)
-        every = rule.class_scores(probs, uniforms(len(labels), seed, "calibration", probs))
+        every = rule.class_scores(probs, row_uniforms(probs, seed))
         found = every.gather(1, labels.unsqueeze(1)).squeeze(1)[used]
     if not bool(torch.isfinite(found).all()):
         raise NumericalError("the conformal scores are not finite: the predictive gives NaN or infinite numbers.")
@@ -185,7 +185,8 @@ class Conformal(Value):
         """The classes that are kept, a mask of rows × classes (of a yes/no label: no, yes).
 
         A set may be empty: no class is likely enough. ``allow_empty=False`` then keeps the most probable class, which
-        covers no less. Randomised rules draw one number a row from the seed, in the order of the rows.
+        covers no less. Randomised rules draw one number a row, a function of its probabilities and the seed: it is the
+        same whether rows come one by one or together.
         """
         if not isinstance(predictive, ClassPredictive):
             raise ArgumentError(f"`predictive` must be that of classes; got {type(predictive).__name__}. See interval.")
@@ -194,7 +195,7 @@ class Conformal(Value):
             raise ArgumentError(
                 f"`predictive` must have the {len(self.scores)} calibrated classes; got {probs.shape[1]}."
             )
-        every = self.rule.class_scores(probs, uniforms(len(probs), self.seed, "prediction", probs))
+        every = self.rule.class_scores(probs, row_uniforms(probs, self.seed))
         return kept(every, self._row_thresholds(predictive, groups, weights), probs, allow_empty)
 
     def interval(self, predictive: Predictive, groups: Any = None, *, weights: Any = None) -> tuple[Tensor, Tensor]:
@@ -205,9 +206,16 @@ class Conformal(Value):
         return finish(known, *self.rule.value_bounds(known, threshold, self.level))
 
 
+def precise_targets(predictive: ValuePredictive, y: Any) -> Tensor:
+    """Targets in float64: in float32 those far from zero would lose what the intervals are about."""
+    predictive._targets(y)  # the checks
+    given = torch.as_tensor(y).to(predictive.source.target.device)
+    return predictive.likelihood.prepare(given, predictive.source.num_outputs, torch.float64)
+
+
 def kept(scores: Tensor, threshold: Tensor, probs: Tensor, allow_empty: bool) -> Tensor:
-    """Classes whose score is at most the threshold."""
-    made = scores <= threshold
+    """Classes whose score is at most the threshold; float32 gives equal rows scores that differ by a rounding."""
+    made = scores <= threshold + 1e-7
     if not allow_empty:
         top = torch.zeros_like(made).scatter_(1, probs.argmax(1, keepdim=True), True)
         made = made | (top & ~made.any(1, keepdim=True))
@@ -229,7 +237,8 @@ def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tens
         low, high = (low - 1e-6).ceil().clamp(min=0.0), (high + 1e-6).floor()
         empty = low > high
         low, high = torch.where(empty, nearest, low).clamp(min=0.0), torch.where(empty, nearest, high).clamp(min=0.0)
-    return _outwards(low, predictive.weights, -math.inf), _outwards(high, predictive.weights, math.inf)
+    like = predictive.mean()
+    return _outwards(low, like, -math.inf), _outwards(high, like, math.inf)
 
 
 def _outwards(value: Tensor, like: Tensor, towards: float) -> Tensor:
@@ -271,6 +280,14 @@ def check_values(predictive: Any) -> ValuePredictive:
             f"`predictive` must be that of real targets or counts; got {type(predictive).__name__}. See sets."
         )
     return predictive
+
+
+def row_uniforms(probs: Tensor, seed: int) -> Tensor:
+    """One number in [0, 1) a row, scattered by the seed and the row's own probabilities (their last digits decide), so
+    that a score is a function of the row alone: calibration rows and new ones stay exchangeable however they come."""
+    draw = torch.rand(probs.shape[1] + 1, generator=generator(check_seed(seed), "conformal"), dtype=torch.float64)
+    draw = draw.to(probs.device)
+    return (((probs.double() @ (1 + draw[:-1])) * 1e7).frac() + draw[-1]) % 1.0
 
 
 def uniforms(rows: int, seed: int, purpose: str, like: Tensor) -> Tensor:

@@ -270,6 +270,11 @@ def claims(settings: ActiveSettings, done: Cells) -> list[Claim]:
     }
     made = []
     for problem in settings.problems:
+        all_arms = (
+            f"labels for {100 * TARGETS[problem]:g} %: {told(settings, done, problem, 'needed')}"
+            + _short(done, problem)
+            + f"; accuracy averaged over rounds: {told(settings, done, problem, 'mean_accuracy')}; "
+        )
         for arm in (BALD, BATCH_BALD):
             less = gap(done, problem, arm, RANDOM)
             worse = (problem, arm) == (REPEATED, BALD)
@@ -277,9 +282,7 @@ def claims(settings: ActiveSettings, done: Cells) -> list[Claim]:
                 Claim(
                     f"{problem}: {arm} needs {'more' if worse else 'fewer'} labels than random",
                     papers.get((problem, arm), "(asked here)"),
-                    f"labels for {100 * TARGETS[problem]:g} %: {told(settings, done, problem, 'needed')}; {arm} less "
-                    f"random {less}; accuracy averaged over rounds: {told(settings, done, problem, 'mean_accuracy')}"
-                    + _short(done, problem),
+                    (all_arms if arm == BALD else "") + f"{arm} less random {less} labels",
                     above(less) if worse else below(less),
                     f"difference {'above' if worse else 'below'} 0; {RULE}",
                 )

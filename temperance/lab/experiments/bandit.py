@@ -16,8 +16,8 @@ Beside it, arms that pay with fixed probabilities, for which Thompson sampling w
 regret grows as Σ_a Δ_a / KL(p_a ‖ p*) · log T (Lai and Robbins 1985, Agrawal and Goyal 2012). Under a logarithm each
 doubling of T costs the same.
 
-Learned noise (against fixed scales of 0.3, 0.5 and 1), the ten first pulls and the number of steps of a fit were chosen
-by a look at all agents on seed 100.
+Learned noise (against fixed scales of 0.3, 0.5 and 1), the ten first pulls, the number of steps of a fit and SGHMC's
+step (of two) were chosen by a look at all agents on seed 100, the horizon by the time there was.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def figures(settings: BanditSettings, done: Cells) -> list[Picture]:
     learners = [agent for agent in settings.agents if agent != UNIFORM]
     top = 0.0
     for agent in settings.agents:
-        colour = GREY if agent == UNIFORM else COLOURS[learners.index(agent)]
+        colour = GREY if agent == UNIFORM else COLOURS[(0, 1, 2, 3, 4, 6)[learners.index(agent)]]
         steps, mean, error = _mean_curve(done, agent)
         if not steps:
             continue

@@ -1,0 +1,58 @@
+"""A table's promises rest on rows that were used for nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from temperance.tables import TableRun, fit_table
+from temperance.tables.split import halves, split_rows
+
+
+def test_halves_share_no_row_and_leave_none_out() -> None:
+    rows = np.arange(5, 106)
+    first, second = halves(rows, seed=0)
+    assert not set(first) & set(second)
+    assert sorted([*first, *second]) == list(rows)
+    groups = pd.Series(np.arange(200) // 10)
+    first, second = halves(rows, 0, groups)
+    assert not set(groups[first]) & set(groups[second])
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4])
+def test_every_class_is_trained_on(share: float) -> None:
+    labels = np.array([0] * 40 + [1] * 2 + [2])
+    for seed in range(10):
+        train, validation, test = split_rows(labels, 43, share, share, seed)
+        assert set(labels[train]) == {0, 1, 2}
+        assert sorted([*train, *validation, *test]) == list(range(43))
+
+
+@pytest.fixture(scope="module")
+def run() -> TableRun:
+    rng = np.random.default_rng(0)
+    x = rng.standard_t(3, size=(4000, 2))
+    y = np.tanh(x[:, 0]) + 0.3 * rng.normal(size=4000)
+    return fit_table(pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y}), "y", method="map", epochs=3, progress=False)
+
+
+def test_strangeness_is_learned_on_held_out_rows_and_strange_rows_are_not_promised_for(run: TableRun) -> None:
+    strange = run.state.strangeness.flags(run.state.guard_x.numpy())
+    assert 0 < int(np.asarray(strange).sum()) < len(strange)
+    deferral = run.state.guard.deferral
+    assert deferral.rows == len(strange) - int(np.asarray(strange).sum())
+    assert len(run.state.strangeness.ordinary) < 0.15 * 4000  # a half of the validation rows, not the training rows
+
+
+def test_guard_rows_are_not_those_that_were_calibrated_on(run: TableRun) -> None:
+    assert len(run.state.guard_x) < 0.15 * 4000
+
+
+def test_grouped_rows_come_with_a_caution() -> None:
+    frame = pd.DataFrame({"x": np.arange(80.0), "site": np.arange(80) // 10, "y": np.tile([0.0, 1.5], 40)})
+    frame["x"] += np.random.default_rng(0).normal(size=80)
+    made = fit_table(frame, "y", task="regression", method="map", group="site", epochs=2, progress=False)
+    assert any("Rows come in groups" in words and "rough" in words for words in made.notices)
+    assert isinstance(made.state.guard_x, torch.Tensor)
