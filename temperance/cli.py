@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except TemperanceError as error:
         print(f"temperance: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our words has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("temperance: interrupted", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Plots of what a posterior says, and of whether to believe it.
 
-    tp.plot.reliability(fitted.predict(test.x).probs, test.y)
+    tp.plot.reliability(fitted.predict(test.x), test.y)
 
 Every function takes ``ax=None`` (new axes unless given), returns the axes it drew on, and never shows or saves: that is
 yours. matplotlib is imported when the first plot is drawn, not before. Colours are those of Okabe and Ito, told apart

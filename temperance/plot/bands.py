@@ -14,7 +14,20 @@ from temperance.data.data import Data
 from temperance.errors import ArgumentError
 from temperance.fitted import Fitted
 from temperance.plot.calibration import values_of
-from temperance.plot.style import BAND, BLUE, COLOURS, INK, MARKERS, MUTED, ORANGE, Numbers, axes, legend, plain
+from temperance.plot.style import (
+    BAND,
+    BLUE,
+    COLOURS,
+    INK,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    Numbers,
+    axes,
+    few_ticks,
+    legend,
+    plain,
+)
 from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 from temperance.predict.predictive import check_level
 from temperance.scores.classification import Array, as_float64, check_count, check_length
@@ -112,6 +125,7 @@ def predicted_observed(
     ax.plot(mean[~inside], seen[~inside], "s", color=ORANGE, markersize=4, label="outside")
     bottom_edge, top_edge = ax.get_ylim()
     ax.set_ylim(bottom_edge, top_edge + 0.35 * (top_edge - bottom_edge))  # room for the legend
+    few_ticks(ax.xaxis, ax.yaxis)
     legend(ax, loc="upper left")
     return ax
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from temperance import scores
 from temperance.errors import ArgumentError
 from temperance.plot.style import BAND, BLUE, INK, MUTED, Numbers, axes, legend
-from temperance.predict import CountPredictive, ValuePredictive
+from temperance.predict import ClassPredictive, CountPredictive, ValuePredictive
 from temperance.predict.predictive import check_level
 from temperance.scores.classification import Array, as_float64
 
@@ -35,14 +35,17 @@ def consistency_band(expected: Array, count: Array, level: float = 0.95) -> tupl
     return stats.binom.ppf(tail, n, p).clip(0) / n, stats.binom.ppf(1 - tail, n, p) / n
 
 
-def reliability(probs: Array, y: Array, ax: Axes | None = None, bins: int = 15, level: float = 0.95) -> Axes:
+def reliability(
+    probs: Array | ClassPredictive, y: Array, ax: Axes | None = None, bins: int = 15, level: float = 0.95
+) -> Axes:
     """A reliability diagram: how often the most probable class was right, against the probability it was given.
 
     The bars behind the points are consistency bands: where a point falls with probability ``level`` if the forecast is
     calibrated. A point outside them is more than chance. The number above a bar counts the rows in the bin.
 
     Args:
-        probs: N × C probabilities; or N (N × 1) probabilities of yes.
+        probs: N × C probabilities; or N (N × 1) probabilities of yes; or a predictive of classes, of which
+            each of several yes/no labels counts as an answer of its own.
         y: N labels.
         ax: where to draw.
         bins: of equal width; empty ones are left out.
@@ -54,6 +57,9 @@ def reliability(probs: Array, y: Array, ax: Axes | None = None, bins: int = 15, 
     >>> [round(float(v), 4) for v in ax.lines[-1].get_xydata()[0]]
     [0.7, 0.7]
     """
+    if isinstance(probs, ClassPredictive):
+        y, labelled = labels_of(probs, y), probs.predict().dim() == 2
+        probs = probs.probs.detach().cpu().reshape(-1) if labelled else probs.probs.detach().cpu()
     curve = scores.reliability_curve(both_classes(probs), torch.as_tensor(y).reshape(-1), bins)
     low, high = consistency_band(curve.confidence, curve.count, level)
     confidence, accuracy = np.array(curve.confidence), np.array(curve.accuracy)
@@ -152,6 +158,18 @@ def values_of(predictive: ValuePredictive, y: Any) -> Tensor:
             f"`y` must have one entry for each of the {len(predictive)} rows; got shape {tuple(truth.shape)}."
         )
     return truth
+
+
+def labels_of(predictive: ClassPredictive, y: Any) -> Tensor:
+    """``y`` as labels, rows × 1, or rows × labels for several yes/no labels."""
+    labels = as_float64("y", y if isinstance(y, Tensor) else np.asarray(y)).long()
+    wanted = predictive.predict().reshape(len(predictive), -1).shape
+    if not len(labels) or len(labels) != wanted[0] or labels.numel() != wanted.numel():
+        raise ArgumentError(
+            f"`y` must have {wanted[1]} label{'s' * (wanted[1] > 1)} for each of the {wanted[0]} rows; got shape "
+            f"{tuple(labels.shape)}."
+        )
+    return labels.reshape(wanted).cpu()
 
 
 def both_classes(probs: Array) -> Array:

@@ -11,6 +11,7 @@ from temperance.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#008f68", "#a3457f"
 SKY, YELLOW, BROWN = "#3d9bd1", "#b58900", "#7a5c3e"
@@ -50,6 +51,27 @@ def legend(ax: Axes, **where: Any) -> None:
     made = ax.legend(frameon=False, fontsize=9, **where)
     for text in made.get_texts():
         text.set_color(INK)
+
+
+def few_ticks(*parts: Axis) -> None:
+    """At most six ticks, and large numbers as 100k or 1.5M, so that labels neither overlap nor need an offset."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    for axis in parts:
+        axis.set_major_locator(MaxNLocator(5))
+        low, high = sorted(float(end) for end in axis.get_view_interval())
+        size = max(abs(low), abs(high))
+        if size >= 1e4 and high - low >= 1e-3 * size:  # closer ones would all read alike
+            axis.set_major_formatter(EngFormatter(sep=""))
+
+
+def short(value: float) -> str:
+    """A number to three significant digits, without an exponent where it is large.
+
+    >>> short(0.12345), short(41875.2)
+    ('0.123', '41,875')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
 def plain(text: object, most: int = 40) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from temperance import scores
 from temperance.errors import ArgumentError
-from temperance.plot.style import BLUE, COLOURS, GREEN, MUTED, axes, legend, plain, thinned
+from temperance.plot.calibration import labels_of
+from temperance.plot.style import BLUE, COLOURS, GREEN, MUTED, axes, few_ticks, legend, plain, short, thinned
+from temperance.predict import ClassPredictive
 from temperance.scores.classification import Array, as_float64, check_count
 
 if TYPE_CHECKING:
@@ -18,21 +20,26 @@ if TYPE_CHECKING:
 _DASHES = ("-", "--", "-.", ":")
 
 
-def risk_coverage(score: Array, error: Array, ax: Axes | None = None) -> Axes:
+def risk_coverage(score: Array | ClassPredictive, error: Any, ax: Axes | None = None) -> Axes:
     """The mean error among the rows that are answered, as the most doubtful ones are passed on.
 
     Between the line of a score that knows nothing (flat, in the mean) and the oracle that passes on the errors first.
     Lines of more than 2,000 points are thinned.
 
     Args:
-        score: N numbers, higher where there is more doubt.
-        error: N losses: 0 or 1 for right or wrong, or absolute errors.
+        score: N numbers, higher where there is more doubt; or a predictive of classes, whose entropy it then is.
+        error: N losses: 0 or 1 for right or wrong, or absolute errors. With a predictive the N labels: an error is a
+            most probable class that differs (of several yes/no labels, the share of them that do).
         ax: where to draw.
 
     >>> ax = risk_coverage([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1])
     >>> [line.get_label().split(" (")[0] for line in ax.lines]
     ['at random', 'oracle', 'by its own doubt']
     """
+    if isinstance(score, ClassPredictive):
+        said = score.predict().detach().cpu().reshape(len(score), -1)
+        error = (said != labels_of(score, error)).double().mean(1)
+        score = score.entropy().detach().double().cpu()
     curve = scores.risk_coverage(score, error)
     loss = as_float64("error", error, dims=1)
     kept = np.arange(1, len(loss) + 1)
@@ -40,11 +47,12 @@ def risk_coverage(score: Array, error: Array, ax: Axes | None = None) -> Axes:
     whole = float(loss.mean())
     share, best_shown, risk = thinned(curve.coverage.numpy(), best, curve.risk.numpy())
     ax = axes(ax, "Error if doubtful rows are passed on", "share of rows answered", "mean error among the answered")
-    ax.plot([0, 1], [whole, whole], color=MUTED, linestyle="--", linewidth=1.2, label=f"at random ({whole:.3g})")
-    ax.plot(share, best_shown, color=GREEN, linestyle=":", linewidth=1.8, label=f"oracle ({curve.oracle_aurc:.3g})")
-    ax.plot(share, risk, color=BLUE, linewidth=1.8, label=f"by its own doubt ({curve.aurc:.3g})")
+    ax.plot([0, 1], [whole, whole], color=MUTED, linestyle="--", linewidth=1.2, label=f"at random ({short(whole)})")
+    ax.plot(share, best_shown, color=GREEN, linestyle=":", linewidth=1.8, label=f"oracle ({short(curve.oracle_aurc)})")
+    ax.plot(share, risk, color=BLUE, linewidth=1.8, label=f"by its own doubt ({short(curve.aurc)})")
     ax.set_xlim(0, 1.02)
     ax.set_ylim(0, max(float(risk.max()), whole, 0.01 * (whole == 0)) * 1.55)
+    few_ticks(ax.yaxis)
     legend(ax, loc="upper left", title="mean over all shares", title_fontsize=9)
     ax.get_legend().get_title().set_color(MUTED)  # type: ignore[union-attr]
     return ax
@@ -88,5 +96,6 @@ def uncertainty_histogram(
             label=f"{plain(name)} ({len(part):,})",
         )
     ax.set_ylim(bottom=0)
+    few_ticks(ax.xaxis)
     legend(ax)
     return ax

@@ -34,6 +34,9 @@ def write_report(
     method_words: str = "",
     rows_words: str = "rows that it had not seen",
     caution: str = "",
+    notes: Sequence[str] = (),
+    calibration_words: str = "",
+    advise: bool = True,
     settings: Mapping[str, object] | None = None,
     class_names: Sequence[str] | None = None,
     target_name: str | Sequence[str] = "y",
@@ -60,6 +63,9 @@ def write_report(
         method_words: how the model was made, in words, under the heading.
         rows_words: what the N rows are, in words that follow "Measured on N".
         caution: a warning to show before everything else.
+        notes: sentences to read first, after any warning.
+        calibration_words: whose probabilities or intervals are judged, above the bullets and in the section on them.
+        advise: whether to advise calibration where it is called for; ``False`` of what is calibrated already.
         settings: more lines for the table of settings.
         class_names: of the classes, or of several yes/no labels.
         target_name: of the real value or count that is predicted (several: one each).
@@ -83,6 +89,9 @@ def write_report(
         method_words=method_words,
         rows_words=rows_words,
         caution=caution,
+        notes=notes,
+        calibration_words=calibration_words,
+        advise=advise,
         settings=settings or {},
         class_names=class_names,
         target_name=target_name,

@@ -107,11 +107,11 @@ class ClassPart(Part):
         size, hits, promised, words = self._sure()
         after = self.risk_at(1 - PASSED_ON)
         return [
-            Tile(percent(self.accuracy), "of answers right", f"95 % interval {percent(low)} to {percent(high)}"),
+            Tile(percent(self.accuracy), "of answers right", self.sure_to(percent(low), percent(high))),
             Tile(f"{hits:,} of {size:,}", "right where it was " + words.replace(" of (", " (").removesuffix(" of")
                  if words != "asked for" else "right of all", f"promised: {percent(promised)}"),
             Tile(number(self.ece.value, 2), "calibration error (ECE)",
-                 f"95 % interval {number(self.ece.low, 2)} to {number(self.ece.high, 2)}; 0 is perfect"),
+                 "; ".join(filter(None, (self._ece_between(2), "0 is perfect")))),
             Tile(percent(after), f"errors after passing on {percent(PASSED_ON)}",
                  f"before: {percent(1 - self.accuracy)}"),
         ]  # fmt: skip
@@ -121,16 +121,23 @@ class ClassPart(Part):
         low, high = share_interval(int(self.correct.sum()), self.answers)
         told = [
             f"It was right in {int(self.correct.sum()):,} of {count(self.answers, 'answer')} "
-            f"({percent(self.accuracy)}). "
-            f"With so many answers the true rate lies between {percent(low)} and {percent(high)}, at 95 % confidence."
+            f"({percent(self.accuracy)})."
+            + (
+                ""
+                if self.seen
+                else f" With so many answers the true rate lies between {percent(low)} and {percent(high)}, at 95 % "
+                "confidence."
+            )
             + self._several
         ]
         size, hits, promised, words = self._sure()
-        verdict = kept_promise(hits, size, promised)
+        verdict = "" if self.seen else f": {kept_promise(hits, size, promised)}"
         told.append(
             f"Of 100 answers that it was {words}, {round(100 * hits / size)} were right ({hits:,} of {size:,}); it had "
-            f"promised {round(100 * promised)}: {verdict}."
+            f"promised {round(100 * promised)}{verdict}."
         )
+        if self.seen:
+            return told
         told.append(self._honesty())
         passed = self.passing_on("error rate")
         return told if passed is None else [*told, passed]
@@ -143,8 +150,13 @@ class ClassPart(Part):
         if abs(gap) <= chance + 1e-9:
             return f"As far as this many answers can tell its confidence is honest: {both}."
         if gap < 0:
-            return f"It is too sure of itself: {both}, a gap that chance does not explain. Calibrate it before use."
-        return f"It is too modest: {both}. It can be trusted more than it claims; calibration would make it sharper."
+            advice = " Calibrate it before use." if self.advise else ""
+            return f"It is too sure of itself: {both}, a gap that chance does not explain.{advice}"
+        advice = "; calibration would make it sharper" if self.advise else ""
+        return f"It is too modest: {both}. It can be trusted more than it claims{advice}."
+
+    def _ece_between(self, digits: int = 3) -> str:
+        return self.sure_to(number(self.ece.low, digits), number(self.ece.high, digits))
 
     def sections(self) -> list[Section]:
         """See :class:`Part`."""
@@ -153,17 +165,23 @@ class ClassPart(Part):
         told = (
             "Answers are put together by how sure the model said it was; each point shows how often such answers were "
             "right. On the dashed line it is perfectly honest; below it, too sure of itself; above it, too modest. "
-            "Grey bars are where 95 % of honest models would land with so few answers, so only points outside them "
-            "count as evidence. Small numbers count the answers." + self._several
+            + (
+                "These answers were trained on, so no point is evidence. "
+                if self.seen
+                else "Grey bars are where 95 % of honest models would land with so few answers, so only points outside "
+                "them count as evidence. "
+            )
+            + "Small numbers count the answers."
+            + self._several
         )
         outside = sum(not a <= acc <= b for a, acc, b in zip(low.tolist(), curve.accuracy, high.tolist(), strict=True))
-        seen = f"{outside} of {len(curve.count)} points lie outside their bar."
+        seen = "" if self.seen else f" {outside} of {len(curve.count)} points lie outside their bar."
         drawn = figure(
             "reliability",
             lambda ax: plot.reliability(self.pairs, self.right_class, ax, bins=_BINS),
-            label=f"Reliability diagram: how often answers were right against how sure the model was. {seen}",
-            caption=f"Reliability. {seen} Expected calibration error {number(self.ece.value)} (95 % interval "
-            f"{number(self.ece.low)} to {number(self.ece.high)}).",
+            label=f"Reliability diagram: how often answers were right against how sure the model was.{seen}",
+            caption=f"Reliability.{seen} Expected calibration error {number(self.ece.value)}"
+            + (f" ({self._ece_between()})." if self._ece_between() else "."),
             head=("said", "right", "honest: from", "to", "answers"),
             rows=[
                 (percent(c), percent(a), percent(lo), percent(hi), f"{n:,}")
@@ -173,7 +191,7 @@ class ClassPart(Part):
             ],
         )
         return [
-            Section("calibration", "Can its confidence be believed?", (beside((told,), drawn),)),
+            Section("calibration", "Can its confidence be believed?", (beside((*self.whose, told), drawn),)),
             self.selective("error rate"),
         ]
 

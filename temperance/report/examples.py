@@ -14,7 +14,7 @@ from torch import Tensor
 from temperance.errors import ArgumentError
 from temperance.report.html import Markup, Section, join, tag
 from temperance.report.part import Part
-from temperance.report.words import number
+from temperance.report.words import cell, number
 
 _SHOWN = 8
 _COLUMNS = 6  # of a row that are seen at once; the others are a click away
@@ -76,11 +76,11 @@ class Examples:
 
     def _cell(self, row: int, k: int, name: str) -> str:
         if hasattr(self.rows, "iloc"):
-            return number(self.rows.iloc[row, k])
+            return cell(self.rows.iloc[row, k])
         if isinstance(self.rows, np.ndarray):
-            return number(self.rows[row, k])
+            return cell(self.rows[row, k])
         record = {str(key): value for key, value in self.rows[row].items()}
-        return number(record.get(name, "–"))
+        return cell(record.get(name, "–"))
 
 
 def _pairs(cells: Sequence[tuple[str, str]]) -> list[Markup]:

@@ -44,6 +44,11 @@ class Request:
     class_names: Sequence[str] | None
     target_name: str | Sequence[str]
     extra: Mapping[str, object]
+    notes: Sequence[str] = ()
+    calibration_words: str = ""
+    advise: bool = True
+    seen: bool = False
+    """Whether the model was trained on these rows: then they are counted, and nothing is concluded from them."""
 
 
 def write(path: str | Path, request: Request, overwrite: bool) -> Path:
@@ -55,6 +60,7 @@ def write(path: str | Path, request: Request, overwrite: bool) -> Path:
 def render(request: Request) -> str:
     """The page's text."""
     part = _part(request)
+    part.seen, part.advise, part.calibration_words = request.seen, request.advise, request.calibration_words
     rows = examples.Examples(request.examples, part.rows, request.feature_names)
     doubt = Doubt(part, request.ood, request.ood_words)
     fitted = request.fitted
@@ -83,12 +89,21 @@ def _part(request: Request) -> Part:
 def _summary(part: Part, sentences: Sequence[str], request: Request) -> Section:
     cautions = [text for text in (request.caution, _unfinished(request.fitted), part.caution()) if text]
     tiles = tag("ul", *(tile.render() for tile in part.tiles()), class_="tiles")
+    whose = paragraphs(part.whose, "note")
     told = tag("ul", *(tag("li", text) for text in sentences), class_="summary")
     scored = table("Scores", ("score", "value", "what it says"), part.scores(), hidden=True)
     return Section(
         "summary",
         "In short",
-        (paragraphs(cautions, "caution"), tiles, told, tag("h3", "Scores for the expert"), scored),
+        (
+            paragraphs(cautions, "caution"),
+            paragraphs(request.notes),
+            whose,
+            tiles,
+            told,
+            tag("h3", "Scores for the expert"),
+            scored,
+        ),
     )
 
 

@@ -33,6 +33,12 @@ class Part(ABC):
     """How wrong each row was: 0 or 1 of classes, absolute error of values."""
     unit: str
     """Of the two kinds of uncertainty."""
+    seen = False
+    """Whether the model was trained on these rows: then they are counted, and nothing is concluded from them."""
+    advise = True
+    """Whether to advise calibration."""
+    calibration_words = ""
+    """Whose probabilities or intervals these are, where that needs saying."""
 
     def __init__(self, predictive: Predictive) -> None:
         self.predictive = predictive
@@ -42,6 +48,15 @@ class Part(ABC):
     def single(self) -> bool:
         """Whether there is one setting of the weights only, and so nothing that members could disagree on."""
         return self.predictive.num_draws == 1 and float(self.epistemic.abs().max()) < 1e-9
+
+    @property
+    def whose(self) -> tuple[str, ...]:
+        """The calibration words as paragraphs: one, or none."""
+        return (self.calibration_words,) if self.calibration_words else ()
+
+    def sure_to(self, low: str, high: str) -> str:
+        """A confidence interval in words; of rows that were trained on there is none."""
+        return "" if self.seen else f"95 % interval {low} to {high}"
 
     @abstractmethod
     def tiles(self) -> list[Tile]:
@@ -115,7 +130,7 @@ class Part(ABC):
 
     def passing_on(self, error_words: str) -> str | None:
         """The sentence of the summary on passing rows on."""
-        if self.rows < 10:
+        if self.rows < 10 or self.seen:
             return None
         shown = percent if error_words == "error rate" else number
         before, after = self.risk_at(1.0), self.risk_at(1 - PASSED_ON)

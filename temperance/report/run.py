@@ -71,6 +71,7 @@ def report(
         method_words=_method_words(fitted),
         rows_words=rows_words,
         caution=caution,
+        seen=caution == _FLATTERING,
         settings={},
         class_names=class_names if class_names is not None else _class_names(info, predictive),
         target_name=target_name if target_name is not None else "y",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
@@ -35,11 +36,21 @@ def cite(fitted: Fitted | None) -> Section:
 
 
 def _shown(value: object) -> object:
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else plain(str(value))
 
 
 def _code(value: object) -> Markup:
-    return tag("code", repr(value))
+    return tag("code", plain(repr(value)))
+
+
+def plain(text: str) -> str:
+    """Classes and functions by their bare names.
+
+    >>> plain("MAP(optimiser=<class 'torch.optim.adam.Adam'>, lr=0.1)")
+    'MAP(optimiser=Adam, lr=0.1)'
+    """
+    text = re.sub(r"<class '(?:[^'<>]*\.)?(\w+)'>", r"\1", text)
+    return re.sub(r"<function (?:[^ ]*\.)?([^ .]+) at 0x[0-9a-f]+>", r"\1", text)
 
 
 def _of_fit(fitted: Fitted) -> Iterator[tuple[object, object]]:

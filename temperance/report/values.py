@@ -80,7 +80,7 @@ class ValuePart(Part):
         return [
             Tile(number(float(self.error.mean())), f"typical error in {self.name}", "mean absolute error"),
             Tile(percent(hits / total), "of values inside their 90 % intervals",
-                 f"95 % interval {percent(low)} to {percent(high)}"),
+                 self.sure_to(percent(low), percent(high))),
             Tile(number(float(self.doubt.median())), "typical width of these intervals",
                  f"all values spread over {number(float(self.truth[:, 0].max() - self.truth[:, 0].min()))}"),
             Tile(number(after), f"error after passing on {percent(PASSED_ON)}", f"before: {number(before)}"),
@@ -96,8 +96,8 @@ class ValuePart(Part):
             error += f"; always saying the median would be off by {number(spread)}"
         told = [
             error + ".",
-            f"Of 100 values its 90 % intervals held {round(100 * hits / total)} ({hits:,} of {total:,}{several}): "
-            f"{self._verdict(hits, total)}",
+            f"Of 100 values its 90 % intervals held {round(100 * hits / total)} ({hits:,} of {total:,}{several})"
+            + ("." if self.seen else f": {self._verdict(hits, total)}"),
             f"These intervals are typically {number(float(self.doubt.median()))} wide, the narrowest "
             f"{number(float(self.doubt.min()))}, the widest {number(float(self.doubt.max()))}.",
         ]
@@ -112,7 +112,8 @@ class ValuePart(Part):
         if verdict == "as promised":
             return "as promised, as far as so many can tell."
         if verdict == "fewer than promised":
-            return "fewer than promised. It is too sure of itself: widen the intervals (calibrate) before use."
+            advice = ": widen the intervals (calibrate) before use" if self.advise else ""
+            return f"fewer than promised. It is too sure of itself{advice}."
         if self.counts:
             return "more than promised, as intervals of whole numbers do; they may still be wider than need be."
         return "more than promised. Its intervals are wider than they need be."
@@ -123,8 +124,13 @@ class ValuePart(Part):
         low, high = consistency_band(LEVELS, [total] * len(LEVELS))
         whole = " Intervals of counts end at whole numbers, so they hold a little more than they promise."
         told = (
-            "An interval of 90 % should hold 90 of 100 values, one of 50 % half of them. The grey band is where 95 % "
-            "of honest forecasts would land with so many values; below it intervals are too narrow, above it too wide."
+            "An interval of 90 % should hold 90 of 100 values, one of 50 % half of them. "
+            + (
+                "These values were trained on, so no point is evidence."
+                if self.seen
+                else "The grey band is where 95 % of honest forecasts would land with so many values; below it "
+                "intervals are too narrow, above it too wide."
+            )
             + (whole if self.counts else "")
         )
         covered = figure(
@@ -155,7 +161,10 @@ class ValuePart(Part):
                 for k in list(chosen)[:20]
             ],
         )
-        body: list[object] = [tag("p", told), tag("div", covered, scatter, class_="figures")]
+        body: list[object] = [
+            *(tag("p", text) for text in (*self.whose, told)),
+            tag("div", covered, scatter, class_="figures"),
+        ]
         if self.mean.shape[1] > 1:
             body.append(self._outputs())
         return [

@@ -48,12 +48,23 @@ def number(value: object, digits: int = 3) -> str:
     if value == 0:
         return "0"
     size = abs(value)
-    if size >= 1e9 or size < 1e-4:
+    if size >= 1e15 or size < 1e-4:
         return f"{value:.{digits}g}"
     if size >= 10 ** (digits - 1):
         return f"{value:,.0f}"
     text = f"{value:.{digits - 1 - math.floor(math.log10(size))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def cell(value: object) -> str:
+    """A value of a row as the table has it: no thousands separators (it may be a year), and no NaN.
+
+    >>> cell(1907.0), cell(1907), cell(float("nan")), cell(None), cell(0.123456), cell("1,5")
+    ('1907', '1907', 'missing', 'missing', '0.123', '1,5')
+    """
+    if value is None or str(value) in ("nan", "NaT", "<NA>"):
+        return "missing"
+    return str(value) if isinstance(value, str) else number(value).replace(",", "")
 
 
 def count(size: int, one: str, many: str | None = None) -> str:

@@ -23,6 +23,9 @@ from temperance.tables.columns import (
 )
 
 _FAR = 1e4  # standard deviations at which a number is cut, so that the network stays finite
+_MARKS = frozenset(
+    ("", "?", "-", "--", ".", "*", "x", "n/a", "n.a.", "na", "nan", "null", "none", "nil", "missing", "unknown")
+)
 Rows = NDArray[np.int64]
 
 
@@ -99,17 +102,31 @@ def _encode_number(
     absent = np.isnan(number)
     if absent.any():
         rows = np.flatnonzero(absent)
+        unread = rows[~_is_missing(values.iloc[rows])]
+        gone = np.zeros(0, dtype=np.int64) if column.missing else np.setdiff1d(rows, unread)
         if column.missing:
             part[rows, -1] = 1.0
-        else:
-            made.flags.append(Flag(f"{column.name} is missing, which it never was in training", rows, True))
-            made.unknown[place] = rows
+        if len(gone):
+            made.flags.append(Flag(f"{column.name} is missing, which it never was in training", gone, True))
+        if len(unread):
+            kind = "number" if isinstance(column, NumberColumn) else "date"
+            made.flags.append(Flag(f"{column.name} is not a {kind}", unread, True))
+        if len(gone) or len(unread):
+            made.unknown[place] = np.sort(np.concatenate([gone, unread]))
         number = np.where(absent, column.median, number)
     outside = (number < column.low) | (number > column.high)
     if outside.any():
         made.flags.append(Flag(f"{column.name} outside the training range", np.flatnonzero(outside), False))
     width = part.shape[1] - int(column.missing)
     part[:, :width] = _standardised(column, number)
+
+
+def _is_missing(values: pd.Series) -> NDArray[np.bool_]:
+    """Which of these are nothing, or a mark that people write for nothing; others were meant to be something."""
+    blank = values.isna().to_numpy(dtype=bool).copy()
+    if not pd.api.types.is_numeric_dtype(values.dtype) and not blank.all():
+        blank[~blank] = [str(value).strip().lower() in _MARKS for value in values[~blank]]
+    return blank
 
 
 def _standardised(column: NumberColumn | DateColumn, number: NDArray[np.float64]) -> NDArray[np.float64]:

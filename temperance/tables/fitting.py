@@ -22,6 +22,7 @@ from temperance.tables.encode import Encoded
 from temperance.tables.folder import CHECKPOINT, check_out, save_table_run
 from temperance.tables.guard import check_promises
 from temperance.tables.marginal import predict_encoded
+from temperance.tables.predictions import check_new_names
 from temperance.tables.prepare import MAX_ROWS, Part, Prepared, Say, model_targets, prepare_table
 from temperance.tables.run import TableRun, TableState, guard_from, in_units
 from temperance.tables.strange import learn_strangeness
@@ -134,6 +135,7 @@ def fit_prepared(
     """Train, calibrate, and make the promises."""
     schema, words = prepared.schema, list(prepared.notices)
     check_epochs(epochs)
+    check_new_names(schema, list(prepared.test_frame.columns))
     proposed, batch = training(len(prepared.train))
     if method.reads == "full":
         proposed = _FULL_STEPS
@@ -152,6 +154,9 @@ def fit_prepared(
 
     strangeness = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed)
     guard_rows = _known(prepared.guard)
+    if calibrator is None and len(known) < _CALIBRATE:  # nothing was learned from them: they can keep promises too
+        both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
+        guard_rows = Part(Encoded(both), np.concatenate([known.y, guard_rows.y]))
     if tolerance is None:
         tolerance = 1.0 if schema.task == "classification" else 0.5 * (float(prepared.train.y.std()) or 1.0)
     guard, more = guard_from(

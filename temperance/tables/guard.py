@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from temperance.predict.predictive import check_level
 from temperance.tables.schema import Task
 from temperance.values import Value
 
-_CANDIDATES = ((2000, 16), (500, 8), (100, 4), (0, 1))  # rows, thresholds tried: each costs some of the promise
+_CANDIDATES = ((16, 3.0), (8, 2.0), (4, 1.5), (2, 1.0), (1, 0.0))
+"""How many thresholds are tried where there are so many times the rows that the promise needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +43,16 @@ class Guard(Value):
             high = np.maximum(high, low)
         return low, high
 
-    def sets(self, predictive: ClassPredictive) -> NDArray[np.bool_]:
-        """Classes that are plausible, rows × classes; the most probable one always is."""
+    def sets(self, predictive: ClassPredictive, unknown: bool = False) -> NDArray[np.bool_]:
+        """Classes that are plausible, rows × classes; the most probable one always is. Of rows with an ``unknown``
+        value, which are not like those that the threshold was found on, so are all that it takes to reach ``level``."""
         made = self.conformal.sets(predictive).cpu().numpy().copy()
-        made[np.arange(len(made)), predictive.probs.argmax(-1).cpu().numpy()] = True
+        probs = predictive.probs.double().cpu().numpy()
+        made[np.arange(len(made)), probs.argmax(-1)] = True
+        if unknown:
+            order = np.argsort(-probs, axis=1)
+            before = np.cumsum(np.take_along_axis(probs, order, 1), 1) - np.take_along_axis(probs, order, 1)
+            np.put_along_axis(made, order, np.take_along_axis(made, order, 1) | (before < self.level), 1)
         return made
 
     def asks(self, predictive: Predictive) -> NDArray[np.bool_]:
@@ -84,7 +92,7 @@ def make_guard(
         conformal = rule.calibrate(everyone, target, level=level)
         error = torch.from_numpy(wrong_answers(usual_predictive, y[usual], task, tolerance))
         count = int(usual.sum())
-        candidates = next(most for rows, most in _CANDIDATES if count >= rows)
+        candidates = next(most for most, times in _CANDIDATES if count >= times * _fewest(error_rate, most))
         deferral = defer_at(
             usual_predictive, target[torch.from_numpy(usual)], error_rate, error=error, thresholds=candidates
         )
@@ -95,6 +103,11 @@ def make_guard(
             "asked on every row. A larger --error-rate, more rows or better columns would help."
         )
     return Guard(level, error_rate, tolerance, conformal, deferral), words
+
+
+def _fewest(error_rate: float, candidates: int) -> float:
+    """The rows without an error that one of so many thresholds needs to keep the promise."""
+    return math.log(0.05 / candidates) / math.log1p(-error_rate)
 
 
 def wrong_answers(predictive: Predictive, y: NDArray[np.float64], task: Task, tolerance: float) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from temperance.tables.encode import Encoded
 from temperance.tables.predictions import prediction_columns
 from temperance.tables.reading import TableFile
 from temperance.tables.run import TableRun
-from temperance.tables.scores import evaluate_table
+from temperance.tables.scores import Evaluation, evaluate_table
 from temperance.tables.words import describe
 
 _ROWS = 10_000
@@ -35,7 +36,8 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
     encoded = run.encode(frame)
     target = torch.from_numpy(y.astype(np.int64)) if classes else torch.from_numpy(y)[:, None]
     added = prediction_columns(run, frame)
-    examples = frame.assign(**{name: added[name] for name in ("ask_a_human", "flags")})
+    inputs = frame.drop(columns=schema.target)  # each card says what was true already
+    examples = inputs.assign(**{name: added[name] for name in ("ask_a_human", "flags")})
     evaluation = evaluate_table(run, TableFile(table.name, tuple(frame.columns), frame=frame))
     return write_report(
         path,
@@ -51,12 +53,33 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
         settings={**run.state.settings, "columns used": len(schema.columns), "features": schema.inputs},
         class_names=schema.classes or None,
         target_name=schema.target,
-        extra={
-            "In words": describe(evaluation, run),
-            "The table": run.notices or ["Nothing to remark."],
-        },
+        notes=[_grouped(text) for text in describe(evaluation, run)],
+        calibration_words=_whose(evaluation),
+        advise=False,
+        extra={"The table": run.notices or ["Nothing to remark."]},
         overwrite=overwrite,
     )
+
+
+def _whose(found: Evaluation) -> str:
+    """That the page draws the model's own intervals, and ``predict`` writes others."""
+    from temperance.report.words import percent
+
+    own, written = ("probabilities", "sets") if found.task == "classification" else ("intervals", "intervals")
+    return (
+        f"Numbers, plots and rows from here on are of the model's own {own}. `temperance predict` writes conformal "
+        f"{written} instead, which held the truth in {percent(found.coverage)} of these rows (promised: "
+        f"{percent(found.level)}), and marks in ask_a_human the rows to pass on."
+    )
+
+
+def _grouped(text: str) -> str:
+    """Numbers such as 4.188e+04 as the rest of the page has them.
+
+    >>> _grouped("off by 4.188e+04 (root mean square)")
+    'off by 41,880 (root mean square)'
+    """
+    return re.sub(r"-?\d(?:\.\d+)?e\+\d+", lambda found: f"{float(found[0]):,.0f}", text)
 
 
 def shuffled(encoded: Encoded) -> Encoded:

@@ -61,7 +61,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
             parts.append((rows, _some(encoded, rows)))
         made = {}
         for rows, part in parts:
-            for name, values in _columns_of(run, run.predictive_of(part)).items():
+            for name, values in _columns_of(run, run.predictive_of(part), bool(part.unknown)).items():
                 made.setdefault(name, np.empty(total, dtype=values.dtype))[rows] = values
     ask = made["ask_a_human"] | strange
     ask[unsure] = True
@@ -75,7 +75,7 @@ def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
     return Encoded(encoded.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, encoded._columns)
 
 
-def _columns_of(run: TableRun, predictive: Predictive) -> dict[str, NDArray[Any]]:
+def _columns_of(run: TableRun, predictive: Predictive, unknown: bool = False) -> dict[str, NDArray[Any]]:
     schema, guard = run.schema, run.guard
     made: dict[str, NDArray[Any]] = {}
     if isinstance(predictive, ClassPredictive):
@@ -83,7 +83,7 @@ def _columns_of(run: TableRun, predictive: Predictive) -> dict[str, NDArray[Any]
         names = np.array(schema.classes, dtype=object)
         made["prediction"] = names[probs.argmax(1)]
         made |= {f"probability_{name}": probs[:, k] for k, name in enumerate(schema.classes)}
-        made["plausible"] = _texts(guard.sets(predictive), list(schema.classes), " | ")
+        made["plausible"] = _texts(guard.sets(predictive, unknown), list(schema.classes), " | ")
         known, total = flat(predictive.mutual_information()), flat(predictive.entropy())
     else:
         made["prediction_mean"] = flat(predictive.mean())
@@ -136,6 +136,8 @@ def predict_file(
     path = Path(out)
     if path.exists() and not overwrite:
         raise StoreError(f"`out` {str(path)!r} exists; choose another name, or --overwrite it.")
+    if not path.parent.is_dir():
+        raise StoreError(f"`out` {str(path)!r} cannot be written: there is no folder {str(path.parent)!r}.")
     lacking = [c.name for c in run.schema.columns if c.name not in table.columns]
     if lacking:
         raise DataError(f"{table.name} lacks columns of the training table: {', '.join(f'`{n}`' for n in lacking)}.")

@@ -148,7 +148,9 @@ class TableRun:
 
     def _test_rows(self) -> pd.DataFrame:
         if not len(self.test_frame):
-            raise ArgumentError("`data` must be given: this run kept no test rows (it was made with --test 0).")
+            raise ArgumentError(
+                "`data` must be given: this run has no test rows (made with --test 0, or test.csv was removed)."
+            )
         return self.test_frame
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:

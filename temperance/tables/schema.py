@@ -84,7 +84,8 @@ def check_target(names: Sequence[str], target: str, argument: str = "target") ->
         return
     near = get_close_matches(target.lower(), [name.lower() for name in names], n=3, cutoff=0.5)
     close = [name for wanted in near for name in names if name.lower() == wanted]
-    listed = ", ".join(f"`{name}`" for name in (close or names[:10]))
+    listed = ", ".join(f"`{name}`" for name in (close or names[:30]))
+    listed += ", …" if not close and len(names) > 30 else ""
     words = "The closest are" if close else "The columns are"
     raise ArgumentError(f"`{argument}` must be a column of the table; there is no `{target}`. {words} {listed}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -347,3 +348,48 @@ def test_mixtures_of_points_have_a_covariance_too() -> None:
 def test_matplotlib_is_not_imported_before_the_first_plot() -> None:
     program = "import sys, temperance.plot, temperance.report; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
+
+
+# ---------------------------------------------------------------------- predictives of classes, and large numbers
+
+
+def test_a_predictive_of_classes_may_be_given_itself() -> None:
+    rng = torch.Generator().manual_seed(0)
+    outputs = torch.randn(3, 90, 4, generator=rng)
+    y = torch.randint(4, (90,), generator=rng)
+    classes = from_outputs(outputs, Categorical())
+    labels, several = from_outputs(outputs, Bernoulli()), torch.randint(2, (90, 4), generator=rng)
+    yes = from_outputs(outputs[..., :1], Bernoulli())
+    for given, truth, probs, flat in (
+        (classes, y, classes.probs, y),
+        (yes, several[:, 0], yes.probs, several[:, 0]),
+        (labels, several, labels.probs.reshape(-1), several.reshape(-1)),
+    ):
+        found, wanted = plot.reliability(given, truth), plot.reliability(probs, flat)
+        np.testing.assert_allclose(found.lines[-1].get_xydata(), wanted.lines[-1].get_xydata())
+        wrong = (given.predict() != truth.view_as(given.predict())).double().reshape(90, -1).mean(1)
+        found, wanted = plot.risk_coverage(given, truth), plot.risk_coverage(given.entropy(), wrong)
+        np.testing.assert_allclose(found.lines[-1].get_xydata(), wanted.lines[-1].get_xydata())
+        for draw in (plot.reliability, plot.risk_coverage):
+            with pytest.raises(ArgumentError, match="`y`"):
+                draw(given, truth[:5])
+    with pytest.raises(ArgumentError):
+        plot.risk_coverage(from_outputs(outputs, Normal(scale=1.0)), y)
+
+
+def test_large_numbers_do_not_overlap() -> None:
+    rng = torch.Generator().manual_seed(0)
+    prices = 5e5 + 3e5 * torch.rand(1, 50, 1, generator=rng)
+    drawn = [
+        plot.predicted_observed(from_outputs(prices, Normal(scale=5e4)), prices[0]),
+        plot.uncertainty_histogram({"rows": prices.reshape(-1) * 4}),
+    ]
+    for ax in drawn:
+        ax.figure.canvas.draw()
+        low, high = ax.get_xlim()
+        shown = [text for text in ax.get_xticklabels() if low <= text.get_position()[0] <= high]
+        assert 2 <= len(shown) <= 6
+        assert all(text.get_text().endswith(("k", "M")) for text in shown)
+        boxes = [text.get_window_extent() for text in shown]
+        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+        assert ax.xaxis.get_offset_text().get_text() == ""

@@ -57,6 +57,27 @@ def test_without_test_rows_the_page_warns(sampled: Fitted, tmp_path: Path) -> No
     assert "too good to be true" in Page(sampled.report(tmp_path / "b", sampled.data)).said
 
 
+def test_nothing_is_concluded_from_training_rows(sampled: Fitted, tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    data = tp.data.Data(torch.randn(60, 2, generator=rng), torch.randn(60, generator=rng))
+    target = tp.Target(torch.nn.Linear(2, 1), tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
+    values = tp.fit(target, tp.SGLD(lr=1e-4), data, steps=3, progress=False)
+    for name, fitted, counted in (("a", sampled, "of 80 answers"), ("b", values, "of 60).")):
+        said = Page(fitted.report(tmp_path / name)).said
+        assert counted in said
+        for words in ("95 % confidence", "95 % interval", "as promised", "than promised", "too sure of itself: ",
+                      "too modest: ", "Calibrate", "calibrate", "trusted more", "points at its errors"):  # fmt: skip
+            assert words not in said, words
+
+
+def test_classes_are_shown_by_their_names(tmp_path: Path) -> None:
+    target = tp.Target(torch.nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.MAP(optimizer=torch.optim.Adam), _data(40, 0), steps=2, progress=False)
+    page = Page(fitted.report(tmp_path, _data(40, 1)))
+    assert "<class" not in page.said
+    assert "Adam" in page.said
+
+
 def test_held_out_rows_serve_where_there_are_some(tmp_path: Path) -> None:
     target = tp.Target(tp.nn.MLP(3, [4], 2), tp.Categorical(), tp.GaussianPrior(1.0))
     with pytest.warns(TemperanceWarning, match="held_out"):

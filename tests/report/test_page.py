@@ -98,6 +98,36 @@ def test_overconfidence_is_called_so(tmp_path: Path) -> None:
         assert words in page.said
 
 
+def test_what_is_calibrated_already_is_not_told_to_calibrate(tmp_path: Path) -> None:
+    probs, y = random("classes", 400, members=1)
+    location, truth = random("normal", 400, members=1)
+    sure = from_outputs(5 * probs.probs.log(), Categorical())  # type: ignore[attr-defined]
+    narrow = from_outputs(location.mean()[None], Normal(scale=0.3))
+    for kind, predictive, found in (("classes", sure, y), ("values", narrow, truth)):
+        for advise in (True, False):
+            made = write_report(
+                tmp_path / f"{kind}{advise}",
+                predictive=predictive,
+                y=found,
+                notes=["Read me first."],
+                calibration_words="Its own, not the conformal ones.",
+                advise=advise,
+            )
+            said = Page(made).said
+            assert "too sure of itself" in said
+            assert ("before use" in said) == advise
+            assert said.count("Its own, not the conformal ones.") == 2
+            assert said.index("Read me first.") < said.index("Its own, not the conformal ones.") < said.index("error")
+
+
+def test_missing_values_and_years_are_shown_as_they_are(tmp_path: Path) -> None:
+    predictive, y = random("classes", 30)
+    rows = pd.DataFrame({"year": [1907.0] * 30, "size": [np.nan] * 30, "hue": [None] * 30, "text": ["1,5"] * 30})
+    page = Page(write_report(tmp_path, predictive=predictive, y=y, examples=rows))
+    assert "year 1907 size missing hue missing text 1,5" in page.said
+    assert "nan" not in page.said
+
+
 def test_a_single_setting_of_the_weights_says_that_it_cannot_say(tmp_path: Path) -> None:
     for kind in ("classes", "normal"):
         predictive, y = random(kind, 50, members=1)
@@ -161,7 +191,7 @@ def test_rows_are_shown_in_every_form(tmp_path: Path) -> None:
     for name, examples in forms.items():
         names = ["size", "other"] if name == "matrix" else None
         page = Page(write_report(tmp_path / name, predictive=predictive, y=y, examples=examples, feature_names=names))
-        assert f"Row {worst + 1} size {1000 + worst:,}" in page.said
+        assert f"Row {worst + 1} size {1000 + worst} " in page.said
     for shape in ((30, 8, 8), (30, 1, 8, 8), (30, 3, 8, 8), (30, 8, 8, 3)):
         page = Page(write_report(tmp_path / str(shape), predictive=predictive, y=y, examples=torch.rand(shape)))
         images = page.all("img")
