@@ -88,7 +88,7 @@ def method_named(text: str | Inference[Any]) -> Inference[Any]:
 
     >>> method_named("sghmc")
     Collect(base=SGHMC(lr=0.02...
-    >>> method_named("Ensemble(MAP(lr=1e-2, optimizer=SGD), 3)").members
+    >>> method_named("Ensemble(MAP(lr=1e-2, optimizer=SGD), 3)").size
     3
     """
     if isinstance(text, Inference):

@@ -112,6 +112,7 @@ def test_an_ensemble_beats_its_average_member_and_knows_what_it_does_not_know():
     assert outside > 3 * inside
 
 
+@pytest.mark.slow
 def test_anchored_members_are_posterior_draws_also_one_after_another():
     problem = linear_gaussian()
     base = tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS)

@@ -356,7 +356,7 @@ print(peak / 2**20)
 """
 
 
-@pytest.mark.parametrize("outputs", [3_100, 32_000])
+@pytest.mark.parametrize("outputs", [3_100, pytest.param(32_000, marks=pytest.mark.slow)])
 def test_thousands_of_outputs_fit_in_two_gibibytes(outputs):
     made = subprocess.run(
         [sys.executable, "-c", _MANY, str(outputs)], capture_output=True, text=True, timeout=400, check=False

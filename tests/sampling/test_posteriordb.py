@@ -118,7 +118,10 @@ def test_eight_schools() -> None:
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [("sblrc-blr", blr), pytest.param("kidiq-kidscore_interaction", kidscore_interaction, marks=pytest.mark.slow)],
+    [
+        pytest.param("sblrc-blr", blr, marks=pytest.mark.slow),
+        pytest.param("kidiq-kidscore_interaction", kidscore_interaction, marks=pytest.mark.slow),
+    ],
 )
 def test_regressions(name: str, model: Callable[[], Model]) -> None:
     """Starts are a hundred and a thousand standard deviations away."""
