@@ -80,7 +80,7 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
 """The methods that have a short name."""
 
 DEFAULT_METHOD = "ensemble"
-"""What is used where nobody asks for a method; see docs/lab/table-defaults.md for the measurements behind it."""
+"""What is used where nobody asks for a method; see docs/lab/table-defaults/README.md for the measurements behind it."""
 
 
 def method_named(text: str | Inference[Any]) -> Inference[Any]:

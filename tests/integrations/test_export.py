@@ -112,7 +112,7 @@ CASES = {
         {"draws": 6},
     ),
 }
-QUICK = ("categorical-batch-norm", "bernoulli-point", "normal-learned")
+QUICK = ("categorical-batch-norm", "normal-learned")
 
 READER = """
 import sys

@@ -159,6 +159,7 @@ def test_vogn_sees_the_mean_of_squared_gradients():
     torch.testing.assert_close(seen, torch.stack(squares).mean(0), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_learns_the_conjugate_posterior():
     problem = conjugate_regression()
     net = nn.Linear(3, 1, bias=False, dtype=torch.float64)
