@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import temperance as tp
-from temperance.optim import SGHMC, weight_decay_of
+from temperance.run.optim import SGHMC, weight_decay_of
 
 torch.manual_seed(0)
 train, test = tp.data.load("digits")

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import temperance as tp
-from temperance.integrations.arviz import to_arviz
-from temperance.integrations.export import export_predictive
-from temperance.integrations.lightning import LightningCollect
+from temperance.apps.integrations.arviz import to_arviz
+from temperance.apps.integrations.export import export_predictive
+from temperance.apps.integrations.lightning import LightningCollect
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from temperance.tables import fit_table, load_table_run
+from temperance.apps.tables import fit_table, load_table_run
 
 rng = np.random.default_rng(0)
 frame = load_breast_cancer(as_frame=True).frame.iloc[:, [0, 1, 4, 5, 6, 20, 21, 30]]

@@ -10,7 +10,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from temperance.sklearn import BayesianClassifier, BayesianRegressor
+from temperance.apps.sklearn import BayesianClassifier, BayesianRegressor
 
 X, y = load_wine(return_X_y=True)
 labels = np.array(["Barolo", "Grignolino", "Barbera"])[y]

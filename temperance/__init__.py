@@ -10,76 +10,58 @@ fitted.predict(test.x).probs
 """
 
 import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from temperance import data, diagnose, errors, linalg, nn, optim, posteriors, report, scores, status, symmetry
-from temperance.curvature import EKFAC, KFAC, BlockDiagonal, Dense, Diagonal, LargestMagnitude, LargestVariance, LowRank
-from temperance.fit import fit
-from temperance.fitted import Fitted, load
-from temperance.inference import (
-    BAOAB,
-    GGMC,
-    HMC,
-    IMQ,
-    IVON,
-    MAP,
-    MCLMC,
-    NUTS,
-    PCA,
-    PSGLD,
-    RBF,
-    SGHMC,
-    SGLD,
-    SGNHT,
-    SVGD,
-    SWAG,
-    VOGN,
-    Anchored,
-    Collect,
-    Cost,
-    Curve,
-    CurveBasis,
-    Cyclical,
-    EllipticalSlice,
-    Ensemble,
-    Exactness,
-    FunctionalLaplace,
-    GivenBasis,
-    Inference,
-    Info,
-    Laplace,
-    Layerwise,
-    LeimkuhlerMatthews,
-    Linear,
-    MCDropout,
-    On,
-    RandomBasis,
-    RepulsiveEnsemble,
-    Subspace,
-    Tempered,
-    Tune,
-    Variational,
-    Warmup,
-    cosine,
-    flat,
-    glide,
-    ladder,
+from temperance import data, inference, linalg, nn, posteriors
+from temperance.core import errors, status
+from temperance.core.version import __version__
+from temperance.inference import *  # noqa: F403  the methods: one list, kept there
+from temperance.model.likelihoods import (
+    Bernoulli,
+    Categorical,
+    HeteroscedasticNormal,
+    Likelihood,
+    Normal,
+    Poisson,
+    StudentT,
 )
-from temperance.likelihoods import Bernoulli, Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson, StudentT
-from temperance.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, PerLayer, Prior, StudentTPrior
-from temperance.sample import sample
-from temperance.target import Target
-from temperance.theta import Layout, biases, last_layer
-from temperance.variational import FullRank, MatrixNormal, MeanField, Radial, TiedScale
-from temperance.version import __version__
+from temperance.model.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, PerLayer, Prior, StudentTPrior
+from temperance.model.target import Target
+from temperance.model.theta import Layout, biases, last_layer
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted, load
+from temperance.run.sample import sample
 
-_ON_DEMAND = ("calibrate", "decide", "integrations", "plot", "recipes", "sklearn", "tables", "testing")
+if _TYPE_CHECKING:
+    from temperance import decide, testing
+    from temperance.apps import integrations, recipes, sklearn, tables
+    from temperance.judge import calibrate, diagnose, symmetry
+    from temperance.predict import scores
+    from temperance.run import optim
+    from temperance.show import plot, report
+
+# Short spellings of rooms that not everybody needs: imported when they are asked for.
+_ON_DEMAND = {
+    "calibrate": "judge.calibrate",
+    "decide": "decide",
+    "diagnose": "judge.diagnose",
+    "integrations": "apps.integrations",
+    "optim": "run.optim",
+    "plot": "show.plot",
+    "recipes": "apps.recipes",
+    "report": "show.report",
+    "scores": "predict.scores",
+    "sklearn": "apps.sklearn",
+    "symmetry": "judge.symmetry",
+    "tables": "apps.tables",
+    "testing": "testing",
+}
 
 
 def __getattr__(name: str) -> _Any:
-    """Rooms that not everybody needs are imported when they are asked for."""
     if name in _ON_DEMAND:
-        return _importlib.import_module(f"temperance.{name}")
+        return _importlib.import_module(f"temperance.{_ON_DEMAND[name]}")
     raise AttributeError(f"module 'temperance' has no attribute {name!r}")
 
 
@@ -88,98 +70,47 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "BAOAB",
-    "EKFAC",
-    "GGMC",
-    "HMC",
-    "IMQ",
-    "IVON",
-    "KFAC",
-    "MAP",
-    "MCLMC",
-    "NUTS",
-    "PCA",
-    "PSGLD",
-    "RBF",
-    "SGHMC",
-    "SGLD",
-    "SGNHT",
-    "SVGD",
-    "SWAG",
-    "VOGN",
-    "Anchored",
+    *inference.__all__,
     "Bernoulli",
-    "BlockDiagonal",
     "Categorical",
-    "Collect",
-    "Cost",
-    "Curve",
-    "CurveBasis",
-    "Cyclical",
-    "Dense",
-    "Diagonal",
-    "EllipticalSlice",
-    "Ensemble",
-    "Exactness",
     "FanIn",
     "Fitted",
-    "FullRank",
-    "FunctionalLaplace",
     "GaussianPrior",
-    "GivenBasis",
     "HeteroscedasticNormal",
-    "Inference",
-    "Info",
-    "Laplace",
     "LaplacePrior",
-    "LargestMagnitude",
-    "LargestVariance",
-    "Layerwise",
     "Layout",
-    "LeimkuhlerMatthews",
     "Likelihood",
-    "Linear",
-    "LowRank",
-    "MCDropout",
-    "MatrixNormal",
-    "MeanField",
     "MixturePrior",
     "Normal",
-    "On",
     "PerLayer",
     "Poisson",
     "Prior",
-    "Radial",
-    "RandomBasis",
-    "RepulsiveEnsemble",
     "StudentT",
     "StudentTPrior",
-    "Subspace",
     "Target",
-    "Tempered",
-    "TiedScale",
-    "Tune",
-    "Variational",
-    "Warmup",
     "__version__",
     "biases",
-    "cosine",
+    "calibrate",
     "data",
+    "decide",
     "diagnose",
     "errors",
     "fit",
-    "flat",
-    "glide",
-    "ladder",
+    "integrations",
     "last_layer",
     "linalg",
     "load",
     "nn",
     "optim",
+    "plot",
     "posteriors",
+    "recipes",
     "report",
     "sample",
     "scores",
+    "sklearn",
     "status",
     "symmetry",
+    "tables",
+    "testing",
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import temperance as tp
-from temperance.errors import (
+from temperance.core.errors import (
     ArgumentError,
     DataError,
     MismatchError,
@@ -110,7 +110,7 @@ def test_what_cannot_be_written_down_is_refused_before_the_run():
     class Mine(tp.Normal):
         pass
 
-    class NotADataclass(tp.likelihoods.RealLikelihood):
+    class NotADataclass(tp.model.likelihoods.RealLikelihood):
         def __init__(self, s: float = 1.0) -> None:
             self.s = s
 
@@ -142,7 +142,7 @@ def test_a_class_of_the_users_does_not_replace_ours_of_the_same_name(tmp_path):
 
 
 def test_a_result_that_cannot_be_saved_is_not_lost(tmp_path, monkeypatch):
-    from temperance import store
+    from temperance.run import store
 
     real_write = store.write_run
     count = 0

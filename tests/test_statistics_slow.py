@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.demo.run import EPOCHS, SHOWN, _one
+from temperance.apps.demo.run import EPOCHS, SHOWN, _one
 from temperance.testing import assert_moments, check_inference, linear_gaussian
 
 pytestmark = pytest.mark.slow
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 def test_no_method_scores_worse_than_map_by_default_on_two_data_sets():
     """Mean log-loss over five splits, on digits and on diabetes. Samplers are held to this under a prior that is not
-    N(0, 1) (tests/inference/test_sampler_defaults.py): under that one the posterior at T = 1 is worse than MAP. Laplace
-    is held to it around a mode (tests/inference/test_laplace_defaults.py), which an early-stopped MAP is not; so are
-    variational methods and SWAG (tests/inference/test_variational_defaults.py)."""
+    N(0, 1) (test_sampler_defaults.py): under that one the posterior at T = 1 is worse than MAP. Laplace
+    is held to it around a mode (test_laplace_defaults.py), which an early-stopped MAP is not; so are
+    variational methods and SWAG (test_variational_defaults.py)."""
     apart = tp.Collect | tp.Laplace | tp.On | tp.Variational | tp.IVON | tp.SWAG
     shown = {name: make for name, make in SHOWN.items() if not isinstance(make(), apart)}
     losses = {name: [] for name in shown}

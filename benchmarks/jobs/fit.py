@@ -10,9 +10,9 @@ from torch import nn
 
 import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
+from temperance.core.seeds import generator
 from temperance.data import Data
-from temperance.fit import _Loop
-from temperance.seeds import generator
+from temperance.run.fit import _Loop
 
 LR = 1e-6  # so small that every round works on the same weights
 

@@ -10,7 +10,7 @@ import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
 from benchmarks.peer_scripts import nuts_problem as problem
 from benchmarks.peer_scripts.nuts_temperance import start, target_and_data
-from temperance.seeds import generator
+from temperance.core.seeds import generator
 
 DEPTH = 7
 LEAPFROGS = problem.CHAINS * (2**DEPTH - 1)

@@ -10,10 +10,10 @@ from typing import Any
 import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
 from benchmarks.peer_scripts.curvature_problems import BATCH, ROWS, epoch_over, inputs, problem
-from temperance.curvature.approximate import prior_curvature
-from temperance.curvature.structures import Curvature, Problem
-from temperance.curvature.subsets import chosen_names
-from temperance.curvature.sweep import Sweep
+from temperance.inference.curvature.approximate import prior_curvature
+from temperance.inference.curvature.structures import Curvature, Problem
+from temperance.inference.curvature.subsets import chosen_names
+from temperance.inference.curvature.sweep import Sweep
 
 OUTPUTS = 10
 PEER = "peer_scripts/laplace_fit.py"

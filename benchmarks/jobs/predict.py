@@ -9,7 +9,7 @@ import torch
 
 import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
-from temperance import recipes
+from temperance.apps import recipes
 
 SCRIPT = "peer_scripts/predict_memory.py"
 
@@ -25,7 +25,7 @@ def rows_job(task: recipes.Task, outputs: int) -> Callable[[], dict[str, Round]]
         target = recipes.table_target(task, COLUMNS, outputs)
         theta = torch.stack([target.workspace.fresh_theta(seed) for seed in range(DRAWS)])
         with tempfile.TemporaryDirectory() as folder:
-            tp.Fitted(target, tp.posteriors.Draws(theta), tp.fitted.RunInfo()).save(f"{folder}/run")
+            tp.Fitted(target, tp.posteriors.Draws(theta), tp.run.fitted.RunInfo()).save(f"{folder}/run")
             fitted = tp.load(f"{folder}/run", target.network)
         networks = [tp.Fitted(target, tp.posteriors.Point(row), fitted.info).network() for row in theta]
         x = torch.randn(ROWS, COLUMNS)

@@ -15,9 +15,9 @@ import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
 from benchmarks.peer_scripts import bare_step
 from benchmarks.peer_scripts.networks import problem
+from temperance.core.seeds import generator
 from temperance.data.data import Batch
-from temperance.dynamics import NormalStream
-from temperance.seeds import generator
+from temperance.engine.native import NormalStream
 
 EXAMPLES = 50_000
 LR = 1e-6  # so small that every round works on the same weights

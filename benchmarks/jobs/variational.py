@@ -12,7 +12,7 @@ from benchmarks.harness import Goal, Job, Round, Script
 from benchmarks.jobs.sampling import EXAMPLES, LR, method_steps
 from benchmarks.peer_scripts import bare_step
 from benchmarks.peer_scripts.networks import problem
-from temperance.seeds import generator
+from temperance.core.seeds import generator
 
 
 def ivon_optimiser(network: str, steps: int) -> Round:

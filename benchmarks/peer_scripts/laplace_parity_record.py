@@ -1,6 +1,6 @@
 """Put laplace-torch's answers (a folder made by ``laplace_parity_problems --ask``) into one file for the tests.
 
-python -m benchmarks.peer_scripts.laplace_parity_record FOLDER tests/inference/laplace_torch.safetensors
+python -m benchmarks.peer_scripts.laplace_parity_record FOLDER tests/inference/curvature/laplace_torch.safetensors
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import nn
 
 import temperance as tp
 from benchmarks.peer_scripts import nuts_problem as problem
-from temperance.seeds import generator
+from temperance.core.seeds import generator
 
 
 def target_and_data() -> tuple[tp.Target, tp.data.Data]:

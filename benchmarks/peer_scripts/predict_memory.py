@@ -15,7 +15,7 @@ def predict(draws: int) -> Callable[[], None]:
 
     target = tp.Target(tp.nn.MLP(20, [50], 10), tp.Categorical(), tp.GaussianPrior(1.0))
     posterior = Gaussian(target.initial_theta(), DiagonalCovariance(torch.full((target.num_parameters,), 0.01)))
-    fitted = tp.Fitted(target, posterior, tp.fitted.RunInfo())
+    fitted = tp.Fitted(target, posterior, tp.run.fitted.RunInfo())
     x, y = torch.randn(5_000, 20), torch.randint(0, 10, (5_000,))
     fitted.predict(x, draws=2).probs.sum()
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.errors import DataError
 from temperance.data.files import FileSet, KnownFile
-from temperance.errors import DataError
 
 _FILE = "agaricus-lepiota.data"
 _SHA256 = "e65d082030501a3ebcbcd7c9f7c71aa9d28fdfff463bf4cf4716a3fe13ac360e"

@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import torch
 
+from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
+from temperance.core.seeds import check_seed
 from temperance.data import embedded, images, tables, text
 from temperance.data.data import Data, first_tensor
 from temperance.data.files import data_folders
-from temperance.errors import ArgumentError, DataError, MissingDataSetError
-from temperance.seeds import check_seed
 
 
 @dataclass(frozen=True)

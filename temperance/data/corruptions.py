@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.errors import ArgumentError, DataError
-from temperance.seeds import check_seed, generator
+from temperance.core.errors import ArgumentError, DataError
+from temperance.core.seeds import check_seed, generator
 
 Kernel = Callable[[Tensor, int, torch.Generator], Tensor]
 

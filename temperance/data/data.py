@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError, DataError
+from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import DatasetSource, Inputs, Source, TensorSource, first_tensor, map_tensors
-from temperance.errors import ArgumentError, DataError
-from temperance.seeds import check_seed, generator
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Data:
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """How many batches cover the data once."""
-        return -(-self.num_data // min(check_batch_size(batch_size), self.num_data))
+        return -(-self.num_data // min(check_count(batch_size, "batch_size"), self.num_data))
 
     def order(self, seed: int, epoch: int = 0, stream: int = 0) -> Tensor:
         """The order of rows in one epoch of one stream: a permutation that depends on these numbers alone."""
@@ -193,7 +194,7 @@ class Data:
 
         With ``streams=k`` each batch holds k independent shuffles, stacked.
         """
-        size = min(check_batch_size(batch_size), self.num_data)
+        size = min(check_count(batch_size, "batch_size"), self.num_data)
         if size == self.num_data:  # a full batch: its order does not matter
             whole = torch.arange(size)
             rows: list[Tensor] = [whole if streams is None else whole.expand(streams, -1)]
@@ -211,7 +212,7 @@ class Data:
 
     def full_pass(self, batch_size: int = 1000) -> Iterator[Batch]:
         """All rows once, in the order in which they are stored."""
-        size = min(check_batch_size(batch_size), self.num_data)
+        size = min(check_count(batch_size, "batch_size"), self.num_data)
         if size == self.num_data and isinstance(self._source, TensorSource):
             x, y = self._source.everything()  # as they are: a method that reads all rows at each step copies none
             yield Batch(x=x, y=y, num_data=self.num_data, index=torch.arange(self.num_data), last=True)
@@ -301,13 +302,6 @@ def _scale(values: Tensor) -> Tensor:
     return torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
-def check_batch_size(batch_size: object) -> int:
-    """A positive integer, or an error that says so."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise ArgumentError(f"`batch_size` must be a positive integer; got {batch_size!r}.")
-    return int(batch_size)
-
-
 def _as_tensor(value: Any, argument: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
@@ -332,4 +326,4 @@ def _as_inputs(value: Any, argument: str) -> Inputs:
     return _as_tensor(value, argument)
 
 
-__all__ = ["Batch", "Data", "DataInfo", "check_batch_size", "first_tensor", "map_tensors"]
+__all__ = ["Batch", "Data", "DataInfo", "first_tensor", "map_tensors"]

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import derive_seed, generator
 from temperance.data.data import Data, DataInfo
 from temperance.data.tables import standardise
-from temperance.errors import ArgumentError
-from temperance.seeds import derive_seed, generator
 
 _HELD_OUT = 0.2
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from temperance.errors import DataError, MissingDataSetError
+from temperance.core.errors import DataError, MissingDataSetError
 
 DATA_VARIABLE = "TEMPERANCE_DATA"
 CACHE_VARIABLE = "TEMPERANCE_CACHE"

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from temperance.core.errors import DataError
 from temperance.data.data import Data, DataInfo
 from temperance.data.files import FileSet, KnownFile, check_digest, missing_error
-from temperance.errors import DataError
 
 Pixels = NDArray[np.uint8]
 

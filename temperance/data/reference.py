@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.errors import ArgumentError, DataError
 from temperance.data.files import FileSet, KnownFile, check_digest
-from temperance.errors import ArgumentError, DataError
 
 _PROVIDE = (
     "the npz: the array `probs` with one row of class probabilities for each test row, from "
@@ -83,7 +83,7 @@ def load_hmc_reference(name: str) -> HMCReference:
 
     >>> load_hmc_reference("mnist")
     Traceback (most recent call last):
-    temperance.errors.ArgumentError: `name` must be one of cifar10, imdb; got 'mnist'.
+    temperance.core.errors.ArgumentError: `name` must be one of cifar10, imdb; got 'mnist'.
     """
     if name not in HMC_REFERENCES:
         raise ArgumentError(f"`name` must be one of {', '.join(HMC_REFERENCES)}; got {name!r}.")

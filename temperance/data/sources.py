@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
-from temperance.errors import DataError, TemperanceWarning
-from temperance.seeds import generator
+from temperance.core.errors import DataError, TemperanceWarning
+from temperance.core.seeds import generator
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """What a network takes: one tensor, a tuple (positional) or a dict (keyword) of tensors, rows first."""

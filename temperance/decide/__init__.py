@@ -25,7 +25,7 @@ resumes.
 **Explore.** ``play(environment, policy, steps)`` with ``ThompsonSampling``, ``EpsilonGreedy`` over any posterior,
 ``NeuralLinear``, ``BetaBernoulli``; ``MushroomBandit``, ``BernoulliBandit``, or an ``Environment`` of your own.
 
-**Optimise.** ``temperance.integrations.botorch`` finds the minimum of a costly function.
+**Optimise.** ``temperance.apps.integrations.botorch`` finds the minimum of a costly function.
 """
 
 from temperance.decide import acquire, conformal

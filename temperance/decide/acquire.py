@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed, generator
 from temperance.decide.information import Selection, batch_bald, epig, joint_information
 from temperance.decide.members import check_predictive
-from temperance.errors import ArgumentError
-from temperance.posteriors.base import check_count
 from temperance.predict import ClassPredictive, Predictive
-from temperance.seeds import check_seed, generator
 
 
 def bald(predictive: Predictive) -> Tensor:
@@ -97,7 +97,7 @@ def choose(
 
     >>> choose(3, 1)
     Traceback (most recent call last):
-    temperance.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got int.
+    temperance.core.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got int.
     """
     made = check_predictive(predictive)
     if not callable(acquire):

@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count, check_level
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive, class_probabilities
-from temperance.errors import ArgumentError
-from temperance.likelihoods import HeteroscedasticNormal, Normal, Poisson, StudentT
-from temperance.posteriors.base import check_count
+from temperance.model.likelihoods import HeteroscedasticNormal, Normal, Poisson, StudentT
 from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
-from temperance.predict.predictive import check_level
-from temperance.values import Value
 
 _GRID, _REFINEMENTS = 65, 3
 

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance import store
+from temperance.core.checks import check_count
+from temperance.core.encoding import fingerprint
+from temperance.core.errors import ArgumentError, MismatchError
+from temperance.core.progress import ProgressBar
+from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.data import Data, _as_inputs
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.decide.acquire import Acquisition, bald, choose, needs, takes
 from temperance.decide.information import check_rows
-from temperance.errors import ArgumentError, MismatchError
-from temperance.fit import fit
-from temperance.fitted import Fitted, target_settings
-from temperance.posteriors.base import check_count
-from temperance.progress import ProgressBar
-from temperance.seeds import check_seed, derive_seed, generator
-from temperance.target import Target
-from temperance.values import fingerprint
+from temperance.model.target import Target
+from temperance.run import store
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted, target_settings
 
 
 @dataclass
@@ -77,7 +77,7 @@ def learn_actively(
 
     Args:
         make_target: makes a fresh problem for each fit (or a ``Target``, whose own start every fit shares).
-        method, epochs, steps, batch_size: how each fit is done, see :func:`temperance.fit`.
+        method, epochs, steps, batch_size: how each fit is done, see :func:`temperance.run.fit`.
         pool: rows to choose from: data with labels, or inputs alone where ``ask`` knows the labels.
         start: how many rows are labelled at random to begin with, or which.
         acquire: a score of a predictive, such as ``bald``, or a choice of a batch, such as ``batch_bald``.
@@ -247,7 +247,7 @@ class _Log:
         self.scores: list[dict[str, float]] = []
 
     def read(self) -> None:
-        if self.folder is None or not (self.folder / store.run.MANIFEST).is_file():
+        if self.folder is None or not (self.folder / store.MANIFEST).is_file():
             return
         run = store.open_run(self.folder)
         then = run.manifest.get("active_learning", {})

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.progress import ProgressBar
+from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.bandit import load_mushrooms
-from temperance.errors import ArgumentError
-from temperance.posteriors.base import check_count
-from temperance.progress import ProgressBar
-from temperance.seeds import check_seed, derive_seed, generator
 
 
 class Environment(ABC):

@@ -11,13 +11,12 @@ import scipy.special
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count, check_level
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.doubt import Score, doubt
 from temperance.decide.members import check_predictive
-from temperance.errors import ArgumentError, TemperanceWarning
-from temperance.posteriors.base import check_count
 from temperance.predict import ClassPredictive, Predictive
-from temperance.predict.predictive import check_level
-from temperance.values import Value
 
 
 @dataclass(frozen=True, eq=False)

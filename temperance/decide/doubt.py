@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive
-from temperance.errors import ArgumentError
 from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 
 Score = str | Callable[[Predictive], Tensor]
@@ -62,7 +62,7 @@ def doubt(predictive: Predictive, kind: Score = "confidence") -> Tensor:
 
     >>> doubt("cat")
     Traceback (most recent call last):
-    temperance.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got str.
+    temperance.core.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got str.
     """
     made = check_predictive(predictive)
     if callable(kind):

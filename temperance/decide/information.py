@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed, generator
 from temperance.decide.members import (
     JointMoments,
     check_predictive,
@@ -26,10 +29,7 @@ from temperance.decide.members import (
     joint_moments,
     member_probabilities,
 )
-from temperance.errors import ArgumentError
-from temperance.posteriors.base import check_count
 from temperance.predict import ClassPredictive, Predictive
-from temperance.seeds import check_seed, generator
 
 _CELLS = 2**22  # numbers held at once
 CONFIGURATIONS = 4096

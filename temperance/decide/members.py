@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
-from temperance.likelihoods import Bernoulli, Categorical
+from temperance.core.errors import ArgumentError
+from temperance.model.likelihoods import Bernoulli, Categorical
 from temperance.predict import ClassPredictive, OutputSource, Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import GivenSource, MovedPredictive
@@ -49,7 +49,7 @@ def class_probabilities(predictive: object) -> Tensor:
 
     >>> class_probabilities(3)
     Traceback (most recent call last):
-    temperance.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got int.
+    temperance.core.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got int.
     """
     return _as_classes(check_classes(predictive), check_classes(predictive).probs)
 

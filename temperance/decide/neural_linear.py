@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import generator
 from temperance.decide.policies import ArmNetwork, FittedPolicy
-from temperance.errors import ArgumentError
-from temperance.seeds import generator
 
 
 class NormalInverseGamma:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_level
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
 from temperance.decide.doubt import Score, doubt
-from temperance.errors import ArgumentError
 from temperance.predict import Predictive
-from temperance.predict.predictive import check_level
-from temperance.values import Value
 
 
 def ood_score(predictive: Predictive, kind: Score = "entropy") -> Tensor:

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.data import Data
 from temperance.decide.active import make_fresh
 from temperance.decide.bandit import Policy
 from temperance.decide.members import as_functions, check_predictive
-from temperance.errors import ArgumentError
-from temperance.fit import fit
-from temperance.fitted import Fitted
-from temperance.posteriors.base import check_count
+from temperance.model.target import Target
 from temperance.predict import Predictive
-from temperance.seeds import check_seed, derive_seed, generator
-from temperance.target import Target
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted
 
 
 class ArmNetwork(nn.Module):

@@ -1,48 +1,62 @@
 """Methods: one a file."""
 
-from temperance.inference.anchored import Anchored
-from temperance.inference.baoab import BAOAB
 from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
-from temperance.inference.bases import PCA, CurveBasis, GivenBasis, RandomBasis
-from temperance.inference.collect import Collect
-from temperance.inference.curve import Curve
-from temperance.inference.cyclical import Cyclical, cosine, flat, glide
-from temperance.inference.elliptical import EllipticalSlice
-from temperance.inference.ensemble import Ensemble
-from temperance.inference.evidence import Tune
-from temperance.inference.functional import FunctionalLaplace
-from temperance.inference.ggmc import GGMC
-from temperance.inference.hamiltonian import HamiltonianSampler
-from temperance.inference.hmc import HMC
-from temperance.inference.ivon import IVON
-from temperance.inference.kernels import IMQ, RBF, Linear
-from temperance.inference.laplace import Laplace
-from temperance.inference.leimkuhler_matthews import LeimkuhlerMatthews
-from temperance.inference.map import MAP
-from temperance.inference.mc_dropout import MCDropout
-from temperance.inference.mclmc import MCLMC
-from temperance.inference.nuts import NUTS
-from temperance.inference.on import On
-from temperance.inference.psgld import PSGLD
-from temperance.inference.repulsive import RepulsiveEnsemble
-from temperance.inference.sampler import LangevinSampler, Layerwise, Sampler
-from temperance.inference.sghmc import SGHMC
-from temperance.inference.sgld import SGLD
-from temperance.inference.sgnht import SGNHT
-from temperance.inference.subspace import Subspace
-from temperance.inference.svgd import SVGD
-from temperance.inference.swag import SWAG
-from temperance.inference.tempered import Tempered, ladder
-from temperance.inference.variational import Variational
-from temperance.inference.vogn import VOGN
-from temperance.inference.warmup import Warmup
+from temperance.inference.curvature import (
+    EKFAC,
+    KFAC,
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Lanczos,
+    LargestMagnitude,
+    LargestVariance,
+)
+from temperance.inference.curvature.evidence import Tune
+from temperance.inference.curvature.functional import FunctionalLaplace
+from temperance.inference.curvature.laplace import Laplace
+from temperance.inference.hamiltonian.elliptical import EllipticalSlice
+from temperance.inference.hamiltonian.hmc import HMC
+from temperance.inference.hamiltonian.kernel import HamiltonianSampler
+from temperance.inference.hamiltonian.mclmc import MCLMC
+from temperance.inference.hamiltonian.nuts import NUTS
+from temperance.inference.hamiltonian.tempered import Tempered, ladder
+from temperance.inference.hamiltonian.warmup import Warmup
+from temperance.inference.langevin.baoab import BAOAB
+from temperance.inference.langevin.ggmc import GGMC
+from temperance.inference.langevin.leimkuhler_matthews import LeimkuhlerMatthews
+from temperance.inference.langevin.psgld import PSGLD
+from temperance.inference.langevin.sampler import LangevinSampler, Layerwise, Sampler
+from temperance.inference.langevin.sghmc import SGHMC
+from temperance.inference.langevin.sgld import SGLD
+from temperance.inference.langevin.sgnht import SGNHT
+from temperance.inference.particles.kernels import IMQ, RBF, LinearKernel
+from temperance.inference.particles.repulsive import RepulsiveEnsemble
+from temperance.inference.particles.svgd import SVGD
+from temperance.inference.points.anchored import Anchored
+from temperance.inference.points.curve import Curve
+from temperance.inference.points.map import MAP
+from temperance.inference.points.mc_dropout import MCDropout
+from temperance.inference.points.swag import SWAG
+from temperance.inference.schedules import cosine, flat, glide
+from temperance.inference.variational.families import FullRank, LowRank, MatrixNormal, MeanField, Radial, TiedScale
+from temperance.inference.variational.ivon import IVON
+from temperance.inference.variational.variational import Variational
+from temperance.inference.variational.vogn import VOGN
+from temperance.inference.wrappers.bases import PCA, CurveBasis, GivenBasis, RandomBasis
+from temperance.inference.wrappers.collect import Collect
+from temperance.inference.wrappers.cyclical import Cyclical
+from temperance.inference.wrappers.ensemble import Ensemble
+from temperance.inference.wrappers.on import On
+from temperance.inference.wrappers.subspace import Subspace
 
 __all__ = [
     "BAOAB",
+    "EKFAC",
     "GGMC",
     "HMC",
     "IMQ",
     "IVON",
+    "KFAC",
     "MAP",
     "MCLMC",
     "NUTS",
@@ -56,32 +70,44 @@ __all__ = [
     "SWAG",
     "VOGN",
     "Anchored",
+    "BlockDiagonal",
     "Collect",
     "Cost",
     "Curve",
     "CurveBasis",
     "Cyclical",
+    "Dense",
+    "Diagonal",
     "EllipticalSlice",
     "Ensemble",
     "Exactness",
+    "FullRank",
     "FunctionalLaplace",
     "GivenBasis",
     "HamiltonianSampler",
     "Inference",
     "Info",
+    "Lanczos",
     "LangevinSampler",
     "Laplace",
+    "LargestMagnitude",
+    "LargestVariance",
     "Layerwise",
     "LeimkuhlerMatthews",
-    "Linear",
+    "LinearKernel",
+    "LowRank",
     "MCDropout",
+    "MatrixNormal",
+    "MeanField",
     "On",
+    "Radial",
     "RandomBasis",
     "RepulsiveEnsemble",
     "Sampler",
     "Stackable",
     "Subspace",
     "Tempered",
+    "TiedScale",
     "Tune",
     "Variational",
     "Warmup",

@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
+from temperance.core.status import OK, Status
 from temperance.data.data import Batch, Data
-from temperance.errors import ArgumentError
+from temperance.model.target import Target
 from temperance.posteriors.base import Posterior
-from temperance.status import OK, Status
-from temperance.target import Target
-from temperance.values import Value
 
 State = TypeVar("State")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 
 if TYPE_CHECKING:  # matplotlib takes its time to import: only those who draw wait for it
     from matplotlib.figure import Figure

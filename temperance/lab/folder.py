@@ -19,9 +19,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
-from temperance.errors import ArgumentError, MismatchError, StoreError
+from temperance.core.errors import ArgumentError, MismatchError, StoreError
+from temperance.core.version import __version__
 from temperance.lab.experiment import Cell, Experiment, Finished, Settings
-from temperance.version import __version__
 
 GROWS = "seeds"
 """The one setting that may change between two runs into the same folder: more seeds only add cells."""

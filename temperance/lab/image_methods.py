@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import temperance as tp
-from temperance.calibrate import Temperature, calibrated
+from temperance.judge.calibrate import Temperature, calibrated
 from temperance.lab.experiment import Cell, Cells, Settings
 from temperance.lab.judge import Estimate, difference, estimate
 from temperance.lab.problems import Images, fit, make_network, make_prior

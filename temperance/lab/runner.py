@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.lab.experiment import Cell, Claim, Experiment, Finished, Settings
 from temperance.lab.folder import Folder, settings_from
 from temperance.lab.pool import run_cells

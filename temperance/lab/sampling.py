@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import temperance as tp
-from temperance import diagnose
+from temperance.judge import diagnose
 from temperance.lab.problems import fit, scores
 
 _ESTIMATION = 32  # batches for the masses, as in the paper's code

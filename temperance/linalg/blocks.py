@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError, NumericalError
-from temperance.values import Value
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, NumericalError
 
 Places = tuple[tuple[int, int], ...] | Tensor
 """Where in θ the coordinates of a block are: half-open ranges, or single indices."""

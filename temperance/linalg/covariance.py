@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.errors import NumericalError
-from temperance.values import SCRATCH, Value
+from temperance.core.encoding import SCRATCH, Value
+from temperance.core.errors import NumericalError
 
 
 class Covariance(Value, ABC):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError, NumericalError
+from temperance.core.errors import ArgumentError, NumericalError
 from temperance.linalg.blocks import HELP, Block, Factor, Places
 
 

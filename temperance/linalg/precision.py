@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError
 from temperance.linalg.blocks import Block, Factor, put, take
 from temperance.linalg.covariance import Covariance, standard_normal
-from temperance.values import SCRATCH
 
 
 @dataclass(frozen=True, eq=False, repr=False)

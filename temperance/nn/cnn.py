@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from temperance.errors import ArgumentError
-from temperance.nn.norm import check_positive_integers
+from temperance.core.errors import ArgumentError
+from temperance.nn.norm import check_counts
 
 
 class CNN(nn.Module):
@@ -36,10 +36,8 @@ class CNN(nn.Module):
         image_size: int = 28,
     ) -> None:
         super().__init__()
-        check_positive_integers(
-            in_channels=in_channels, out_features=out_features, hidden=hidden, image_size=image_size
-        )
-        check_positive_integers(**{f"channels[{i}]": count for i, count in enumerate(channels)})
+        check_counts(in_channels=in_channels, out_features=out_features, hidden=hidden, image_size=image_size)
+        check_counts(**{f"channels[{i}]": count for i, count in enumerate(channels)})
         side = image_size // 2 ** len(channels)
         if side < 1:
             raise ArgumentError(

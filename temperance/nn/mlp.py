@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from temperance.nn.norm import check_positive_integers
+from temperance.nn.norm import check_counts
 
 
 class MLP(nn.Sequential):
@@ -39,8 +39,8 @@ class MLP(nn.Sequential):
         activation: Callable[[], nn.Module] = nn.ReLU,
         bias: bool = True,
     ) -> None:
-        check_positive_integers(in_features=in_features, out_features=out_features)
-        check_positive_integers(**{f"hidden[{i}]": width for i, width in enumerate(hidden)})
+        check_counts(in_features=in_features, out_features=out_features)
+        check_counts(**{f"hidden[{i}]": width for i, width in enumerate(hidden)})
         layers: list[nn.Module] = []
         width_in = in_features
         for width in hidden:

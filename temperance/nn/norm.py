@@ -11,22 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import ArgumentError
+from temperance.core.checks import check_counts
+from temperance.core.errors import ArgumentError
 
 NormFactory = Callable[[int], nn.Module]
 """What a network asks of a norm: given the number of channels, the layer. ``nn.BatchNorm2d`` is one."""
-
-
-def check_positive_integers(**arguments: object) -> None:
-    """Raise :class:`ArgumentError` for the first argument that is not an integer of at least one.
-
-    >>> check_positive_integers(depth=20, width=0)
-    Traceback (most recent call last):
-    temperance.errors.ArgumentError: `width` must be a positive integer; got 0.
-    """
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"`{name}` must be a positive integer; got {value!r}.")
 
 
 class FilterResponseNorm(nn.Module):
@@ -52,7 +41,7 @@ class FilterResponseNorm(nn.Module):
 
     def __init__(self, channels: int, eps: float = 1e-6, threshold: bool = True) -> None:
         super().__init__()
-        check_positive_integers(channels=channels)
+        check_counts(channels=channels)
         if not eps >= 0.0:
             raise ArgumentError(f"`eps` must be at least 0; got {eps!r}.")
         self.channels = channels
@@ -92,7 +81,7 @@ def group_norm(groups: int = 8) -> NormFactory:
     >>> group_norm(4)(16).num_groups
     4
     """
-    check_positive_integers(groups=groups)
+    check_counts(groups=groups)
 
     def make(channels: int) -> nn.Module:
         if channels % groups:

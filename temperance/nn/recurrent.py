@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from temperance.errors import ArgumentError
-from temperance.nn.norm import check_positive_integers
+from temperance.core.errors import ArgumentError
+from temperance.nn.norm import check_counts
 
 
 class SingleBiasLSTM(nn.Module):
@@ -31,7 +31,7 @@ class SingleBiasLSTM(nn.Module):
 
     def __init__(self, in_features: int, hidden: int) -> None:
         super().__init__()
-        check_positive_integers(in_features=in_features, hidden=hidden)
+        check_counts(in_features=in_features, hidden=hidden)
         self.in_features = in_features
         self.hidden = hidden
         self.input_weight = nn.Parameter(torch.empty(4 * hidden, in_features))
@@ -101,7 +101,7 @@ class CNNLSTM(nn.Module):
         out_features: int = 2,
     ) -> None:
         super().__init__()
-        check_positive_integers(
+        check_counts(
             vocabulary=vocabulary,
             embedding=embedding,
             channels=channels,

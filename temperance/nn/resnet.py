@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from temperance.errors import ArgumentError
-from temperance.nn.norm import NormFactory, check_positive_integers
+from temperance.core.errors import ArgumentError
+from temperance.nn.norm import NormFactory, check_counts
 
 
 class Shortcut(Enum):
@@ -72,8 +72,8 @@ def _norm(norm: NormFactory | None, channels: int) -> nn.Module:
 
 def _stages(depth: int, widths: Sequence[int], **others: int) -> list[tuple[int, int, int]]:
     """(channels in, channels out, stride) of every block, after a look at the arguments that all networks share."""
-    check_positive_integers(depth=depth, **others)
-    check_positive_integers(**{f"widths[{i}]": width for i, width in enumerate(widths)})
+    check_counts(depth=depth, **others)
+    check_counts(**{f"widths[{i}]": width for i, width in enumerate(widths)})
     if not widths:
         raise ArgumentError("`widths` must hold at least one number of channels; got none.")
     per_stage, rest = divmod(depth - 2, 2 * len(widths))
@@ -265,7 +265,7 @@ def load_cifar_resnet(path: str | PathLike[str]) -> ResNet:
 
     >>> load_cifar_resnet("nowhere.th")
     Traceback (most recent call last):
-    temperance.errors.ArgumentError: `path` must be a file with the state of a CIFAR ResNet; got nowhere.th.
+    temperance.core.errors.ArgumentError: `path` must be a file with the state of a CIFAR ResNet; got nowhere.th.
     """
     if not Path(path).is_file():
         raise ArgumentError(f"`path` must be a file with the state of a CIFAR ResNet; got {path}.")

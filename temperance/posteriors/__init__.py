@@ -2,18 +2,18 @@
 
 from temperance.posteriors.affine import Affine
 from temperance.posteriors.base import Nodes, Posterior
-from temperance.posteriors.drawn import WithStatistics
+from temperance.posteriors.curve import Path
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.dropout import DropoutPosterior
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
-from temperance.posteriors.path import Path
 from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
 from temperance.posteriors.pushforward import Pushforward
 from temperance.posteriors.radial import RadialPosterior
 from temperance.posteriors.trace import Trace
+from temperance.posteriors.with_statistics import WithStatistics
 
 __all__ = [
     "Affine",

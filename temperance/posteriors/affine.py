@@ -12,18 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
+from temperance.core.checks import check_finite
+from temperance.core.errors import ArgumentError
 from temperance.linalg.blocks import DenseBlock
 from temperance.linalg.precision import PosteriorCovariance
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.model.priors import BoundPrior, GaussianDensity
+from temperance.model.priors.base import Density, RestrictedPrior
+from temperance.model.theta import Layout
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import CorrelatedDensity
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
-from temperance.priors import BoundPrior, GaussianDensity
-from temperance.priors.base import Density, RestrictedPrior
-from temperance.theta import Layout
 
 
 def place(rows: Tensor, centre: Tensor, basis: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError, NumericalError
-from temperance.seeds import check_seed
-from temperance.values import Value
+from temperance.core.checks import check_count
+from temperance.core.encoding import Value
+from temperance.core.seeds import check_seed
 
 Buffers = dict[str, Tensor]
 """Running statistics (batch norm) that belong to a setting of the weights; stacked, S × ..., for several."""
@@ -68,17 +68,3 @@ class Posterior(Value, ABC):
         rng = torch.Generator()
         rng.manual_seed(int(torch.randint(0, 2**62, ())) if seed is None else check_seed(seed))
         return self._sample(n, rng)
-
-
-def check_count(n: object, argument: str) -> int:
-    """A positive integer."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"`{argument}` must be a positive integer; got {n!r}.")
-    return n
-
-
-def check_finite(value: Tensor, what: str) -> None:
-    """A NaN never becomes a posterior."""
-    if not bool(torch.isfinite(value).all()):
-        bad = int((~torch.isfinite(value)).sum())
-        raise NumericalError(f"{what} must be finite; {bad} of {value.numel()} numbers are NaN or infinite.")

@@ -8,10 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.core.checks import check_finite
+from temperance.core.errors import ArgumentError
+from temperance.core.growing import rows_file
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 from temperance.posteriors.trace import Trace
-from temperance.rows import rows_file
 
 
 @dataclass(frozen=True, eq=False, repr=False)

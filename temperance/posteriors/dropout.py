@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.dynamics.noise import mix, signed
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.core.checks import check_finite
+from temperance.core.seeds import derive_seed
+from temperance.engine.native.noise import mix, signed
+from temperance.model.target import Target
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
-from temperance.seeds import derive_seed
-from temperance.target import Target
 
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)

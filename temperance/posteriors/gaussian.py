@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
+from temperance.core.checks import check_finite
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import generator
 from temperance.linalg.covariance import Covariance, gaussian_log_density
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
-from temperance.seeds import generator
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 
 DEFAULT_DRAWS = 30
 

@@ -10,16 +10,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError, NumericalError
-from temperance.likelihoods import Likelihood
+from temperance.core.encoding import Value, moved
+from temperance.core.errors import ArgumentError, NumericalError
 from temperance.linalg.covariance import gaussian_log_density
 from temperance.linalg.precision import PosteriorCovariance
+from temperance.model.likelihoods import Likelihood
+from temperance.model.priors import BoundPrior, Prior
+from temperance.model.priors.base import Density
+from temperance.model.target import Target
+from temperance.model.theta import Entry, Layout
 from temperance.posteriors.gaussian import Gaussian
-from temperance.priors import BoundPrior, Prior
-from temperance.priors.base import Density
-from temperance.target import Target
-from temperance.theta import Entry, Layout
-from temperance.values import Value, moved
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import derive_seed
 from temperance.posteriors.base import Buffers, Nodes, Posterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
-from temperance.seeds import derive_seed
 
 
 @dataclass(frozen=True, eq=False, repr=False)

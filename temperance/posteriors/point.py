@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.core.checks import check_finite
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.core.checks import check_finite
+from temperance.core.errors import ArgumentError
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError, NumericalError
+from temperance.core.checks import check_finite
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.seeds import generator
 from temperance.linalg.covariance import standard_normal
-from temperance.posteriors.base import Buffers, Nodes, Posterior, check_finite
+from temperance.posteriors.base import Buffers, Nodes, Posterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
-from temperance.seeds import generator
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from temperance.values import Value
+from temperance.core.encoding import Value
 
 
 @dataclass(frozen=True, eq=False, repr=False)

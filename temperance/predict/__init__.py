@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from temperance.data.data import Data, _as_inputs, check_batch_size
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError, DataError
+from temperance.core.seeds import check_seed
+from temperance.data.data import Data, _as_inputs
 from temperance.data.sources import named_tensors
-from temperance.errors import ArgumentError, DataError
-from temperance.posteriors.base import Posterior, check_count
+from temperance.model.target import Target
+from temperance.posteriors.base import Posterior
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import from_outputs
 from temperance.predict.linearised import LINKS, predict_linearised
 from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
 from temperance.predict.source import OutputSource
 from temperance.predict.values import CountPredictive, RealPredictive
-from temperance.seeds import check_seed
-from temperance.target import Target
 
 _KINDS: dict[str, type[Predictive]] = {
     "classification": ClassPredictive,
@@ -67,10 +68,10 @@ def predict(
         raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {by!r}.")
     if by != "network":
         return predict_linearised(
-            target, posterior, target.cast(inputs), kind, by, draws, seed, check_batch_size(batch_size)
+            target, posterior, target.cast(inputs), kind, by, draws, seed, check_count(batch_size, "batch_size")
         )
     source = OutputSource(
-        target, posterior.nodes(draws, seed), target.cast(inputs), batch_size=check_batch_size(batch_size)
+        target, posterior.nodes(draws, seed), target.cast(inputs), batch_size=check_count(batch_size, "batch_size")
     )
     return kind(source, target.likelihood)
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
-from temperance.likelihoods.base import Learned
-from temperance.likelihoods.real import RealLikelihood
+from temperance.core.errors import ArgumentError
+from temperance.model.likelihoods.base import Learned
+from temperance.model.likelihoods.real import RealLikelihood
 from temperance.predict.predictive import ValuePredictive
 from temperance.predict.source import Block, Source
 
@@ -32,7 +32,7 @@ class Rescaled(RealLikelihood):
     family: RealLikelihood
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See :class:`~temperance.likelihoods.Likelihood`."""
+        """See :class:`~temperance.model.likelihoods.Likelihood`."""
         return super().prepare(y, num_outputs // 2, dtype)
 
     def location(self, outputs: Tensor) -> Tensor:

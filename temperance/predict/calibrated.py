@@ -14,14 +14,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
-from temperance.likelihoods import Likelihood
-from temperance.posteriors.base import check_count
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.model.likelihoods import Likelihood
+from temperance.model.target import Target
 from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedClassPredictive, LinearisedMixin
 from temperance.predict.predictive import ClassPredictive, Predictive
 from temperance.predict.source import Block, Source
 from temperance.predict.values import CountPredictive, RealPredictive
-from temperance.target import Target
 
 
 class GivenSource:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import derive_seed
 from temperance.data.sources import Inputs, first_tensor
-from temperance.errors import ArgumentError
+from temperance.model.target import Target
 from temperance.posteriors import LaplacePosterior, Mixture, Posterior, Process
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
 from temperance.predict.source import Block
-from temperance.seeds import derive_seed
-from temperance.target import Target
 
 _BLOCK_BYTES = 2**25
 _KEEP_BYTES = 2**28

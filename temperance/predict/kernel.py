@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.seeds import generator
 from temperance.data.sources import Inputs
-from temperance.errors import ArgumentError, NumericalError
 from temperance.linalg.blocks import DiagonalBlock
 from temperance.linalg.precision import PosteriorCovariance
+from temperance.model.target import Target
 from temperance.posteriors import EvidenceTerms, LaplacePosterior, Process
 from temperance.predict.linear import LinearLaw
-from temperance.seeds import generator
-from temperance.target import Target
 
 _LIMIT = 2**28  # numbers of the M rows' Jacobian, in float64
 _NUMBERS = 2**24  # of the Jacobian of new rows

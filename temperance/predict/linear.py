@@ -14,16 +14,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from temperance.curvature.capture import Capture, Flow, RuleBroken
-from temperance.curvature.general import GeneralGradients
-from temperance.curvature.layers import EmbeddingLayer, Layer, Matrix
-from temperance.curvature.products import JacobianProducts, differentiable_twice
+from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
-from temperance.errors import ArgumentError
+from temperance.inference.curvature.capture import Capture, Flow, RuleBroken
+from temperance.inference.curvature.general import GeneralGradients
+from temperance.inference.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.inference.curvature.products import JacobianProducts, differentiable_twice
 from temperance.linalg.blocks import Block, DiagonalBlock, Factor, take
 from temperance.linalg.kronecker import KroneckerBlock, KroneckerFactor, matrix_output_covariance
+from temperance.model.target import Target
 from temperance.posteriors import LaplacePosterior
-from temperance.target import Target
 
 _NUMBERS = 2**25  # of Jacobians held at once
 _JOINT_NUMBERS = 2**29  # of a block's Jacobian for a joint covariance

@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import Inputs
-from temperance.errors import ArgumentError
-from temperance.likelihoods import Bernoulli, Likelihood, Normal
-from temperance.likelihoods.base import Learned
+from temperance.model.likelihoods import Bernoulli, Likelihood, Normal
+from temperance.model.likelihoods.base import Learned
+from temperance.model.target import Target
 from temperance.posteriors import Posterior
-from temperance.posteriors.base import check_count
 from temperance.predict.gaussian_sources import (
     FunctionSource,
     GaussianSource,
@@ -37,8 +39,6 @@ from temperance.predict.links import bridge_probabilities, probit_logits, probit
 from temperance.predict.predictive import ClassPredictive, Predictive
 from temperance.predict.source import Block
 from temperance.predict.values import RealPredictive
-from temperance.seeds import check_seed, generator
-from temperance.target import Target
 
 LINKS = ("linearised", "probit", "bridge", "functions")
 FUNCTION_DRAWS = 64

@@ -10,7 +10,6 @@ Probabilities are averaged, never logits. Uncertainty splits in two ways that ho
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
@@ -19,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError
-from temperance.likelihoods import Bernoulli, Likelihood, Poisson, RealLikelihood
-from temperance.posteriors.base import check_count
+from temperance.core.checks import check_count, check_level
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed, generator
+from temperance.model.likelihoods import Bernoulli, Likelihood, Poisson, RealLikelihood
 from temperance.predict.source import Block, Source
-from temperance.seeds import check_seed, generator
 
 _SLICE = 2**18  # numbers worked on at once
 Statistic = Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -241,10 +240,3 @@ class ValuePredictive(Predictive):
 def _member_cdf(likelihood: Likelihood, y: Tensor, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
     assert isinstance(likelihood, RealLikelihood | Poisson)
     return likelihood.cdf(outputs, y, learned)
-
-
-def check_level(level: object, argument: str = "level") -> float:
-    """A probability strictly between 0 and 1."""
-    if not isinstance(level, int | float) or isinstance(level, bool) or not 0 < level < 1 or math.isnan(level):
-        raise ArgumentError(f"`{argument}` must lie strictly between 0 and 1; got {level!r}.")
-    return float(level)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from temperance.likelihoods.real import RealLikelihood
+from temperance.model.likelihoods.real import RealLikelihood
 
 _AT_ONCE = 2**17  # member densities worked on at once: they stay in the processor's cache
 _STEPS = 2000  # at most: halving the bracket alone would need some hundred

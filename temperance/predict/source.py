@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from temperance.data.sources import Inputs, first_tensor, map_tensors
+from temperance.model.target import Target
 from temperance.posteriors.base import Nodes
-from temperance.target import Target
 
 _BLOCK_BYTES = 2**25  # outputs of all nodes for one block of rows
 _THETA_BYTES = 2**26  # settings of θ held at once

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.likelihoods.poisson import Poisson
-from temperance.likelihoods.real import Normal, RealLikelihood
-from temperance.predict.predictive import ValuePredictive, check_level
+from temperance.core.checks import check_level
+from temperance.model.likelihoods.poisson import Poisson
+from temperance.model.likelihoods.real import Normal, RealLikelihood
+from temperance.predict.predictive import ValuePredictive
 from temperance.predict.quantiles import mixture_quantile
 
 _BISECTIONS = 400  # at most: halving stops when nothing lies between the ends

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.growing import Rows
+from temperance.core.seeds import generator
 from temperance.data.data import Data
-from temperance.dynamics.mlp import NativeMLP
-from temperance.energy import Energies
+from temperance.engine.energy import Energies
+from temperance.engine.native.mlp import NativeMLP
 from temperance.inference.base import Inference
-from temperance.likelihoods import Normal
-from temperance.priors import GaussianPrior
-from temperance.rows import Rows
-from temperance.seeds import generator
-from temperance.target import Target
+from temperance.model.likelihoods import Normal
+from temperance.model.priors import GaussianPrior
+from temperance.model.target import Target
 from temperance.testing.checks import Report
 
 

@@ -8,12 +8,19 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
-from temperance.likelihoods import Bernoulli, Categorical, HeteroscedasticNormal, Likelihood, Poisson, RealLikelihood
-from temperance.priors import Prior
-from temperance.seeds import generator
+from temperance.core.seeds import generator
+from temperance.model.likelihoods import (
+    Bernoulli,
+    Categorical,
+    HeteroscedasticNormal,
+    Likelihood,
+    Poisson,
+    RealLikelihood,
+)
+from temperance.model.priors import Prior
+from temperance.model.theta import Layout
 from temperance.testing.checks import Report
 from temperance.testing.tolerance import critical_value
-from temperance.theta import Layout
 
 _DRAWS = 20_000
 

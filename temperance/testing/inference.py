@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance import diagnose
+from temperance.core.errors import NumericalError
+from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
-from temperance.errors import NumericalError
-from temperance.fit import fit
-from temperance.fitted import Fitted, load
 from temperance.inference import Collect, Ensemble, Exactness, Inference, Sampler, Stackable
-from temperance.likelihoods import Normal
+from temperance.judge import diagnose
+from temperance.model.likelihoods import Normal
+from temperance.model.priors import GaussianPrior
+from temperance.model.target import Target
 from temperance.posteriors import Draws, Gaussian, Point, Posterior
-from temperance.priors import GaussianPrior
-from temperance.seeds import generator
-from temperance.target import Target
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted, load
 from temperance.testing.checks import Report
 from temperance.testing.cost import check_cost, patched
 from temperance.testing.problems import ClosedForm, linear_gaussian, skewed_counts

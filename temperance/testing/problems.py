@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+from temperance.core.seeds import generator
 from temperance.data.data import Data
-from temperance.likelihoods import Normal, Poisson
-from temperance.priors import FanIn, GaussianPrior, Prior
-from temperance.seeds import generator
-from temperance.target import Target
+from temperance.model.likelihoods import Normal, Poisson
+from temperance.model.priors import FanIn, GaussianPrior, Prior
+from temperance.model.target import Target
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
 from temperance.data import files, images, text
 from temperance.data.catalog import data_home, list_data_sets, load, load_all, verify
 from temperance.data.embedded import split_rows
 from temperance.data.files import FileSet, KnownFile
-from temperance.errors import ArgumentError, DataError, MissingDataSetError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLASSIFICATION = ("digits", "iris", "wine", "breast-cancer", "two-moons", "blobs")

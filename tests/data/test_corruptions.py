@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from temperance.core.errors import ArgumentError, DataError
 from temperance.data import corruptions as module
 from temperance.data.catalog import load
 from temperance.data.corruptions import CORRUPTIONS, corrupt
-from temperance.errors import ArgumentError, DataError
 
 KINDS = list(CORRUPTIONS)
 

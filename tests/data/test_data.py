@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import temperance as tp
+from temperance.core.errors import ArgumentError, DataError
 from temperance.data import Data
-from temperance.errors import ArgumentError, DataError
 
 
 class Squares(Dataset):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import temperance as tp
+from temperance.core.errors import ArgumentError
 from temperance.decide import acquire
 from temperance.decide.acquire import bald, batch_bald, choose, epig, joint_information
 from temperance.decide.members import joint_moments, member_probabilities
-from temperance.errors import ArgumentError
 from temperance.posteriors import Draws, Mixture
 from temperance.predict import predict
 from temperance.predict.affine import AffinePredictive

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import temperance as tp
+from temperance.core.encoding import decode, encode
+from temperance.core.errors import ArgumentError
 from temperance.decide.actions import (
     AbsoluteLoss,
     LinexLoss,
@@ -14,9 +16,7 @@ from temperance.decide.actions import (
     bayes_action,
     with_abstention,
 )
-from temperance.errors import ArgumentError
 from temperance.predict.affine import AffinePredictive
-from temperance.values import decode, encode
 
 from .helpers import classes_from, random_logits, values_from
 

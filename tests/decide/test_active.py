@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import temperance as tp
+from temperance.core.errors import ArgumentError, MismatchError
 from temperance.decide.acquire import bald, batch_bald, epig, random
 from temperance.decide.active import learn_actively
-from temperance.errors import ArgumentError, MismatchError
 
 
 def make() -> tp.Target:
@@ -46,7 +46,7 @@ def test_the_first_choice_is_that_of_the_score(moons, whole):
     train, test = moons
     short = learn(train, rounds=0, test=test, seed=1)
     rest = torch.tensor([r for r in range(len(train)) if r not in short.rows.tolist()])
-    from temperance.seeds import derive_seed
+    from temperance.core.seeds import derive_seed
 
     scores = bald(short.fitted.predict(train.x[rest], seed=derive_seed(1, "round", 0)))
     assert whole.rows[4:6].tolist() == rest[scores.argsort(descending=True)[:2]].tolist()

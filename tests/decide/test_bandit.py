@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import temperance as tp
+from temperance.core.errors import ArgumentError
 from temperance.data.bandit import MUSHROOM_FILES, load_mushrooms
 from temperance.decide.bandit import (
     BernoulliBandit,
@@ -19,7 +20,6 @@ from temperance.decide.bandit import (
 )
 from temperance.decide.neural_linear import NeuralLinear, NormalInverseGamma
 from temperance.decide.policies import ArmNetwork, EpsilonGreedy, ThompsonSampling, thompson
-from temperance.errors import ArgumentError
 
 from .helpers import values_from
 

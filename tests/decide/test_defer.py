@@ -7,11 +7,11 @@ import scipy.stats
 import torch
 
 import temperance as tp
+from temperance.core.encoding import decode, encode
+from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.defer import Deferral, choose_threshold, clopper_pearson, defer_at
 from temperance.decide.doubt import doubt
 from temperance.decide.ood import OODDetector, ood_score, ood_threshold
-from temperance.errors import ArgumentError, TemperanceWarning
-from temperance.values import decode, encode
 
 from .helpers import classes_from, random_logits, values_from
 

@@ -49,7 +49,7 @@ def test_equal_rows_of_other_batches_are_treated_alike() -> None:
         torch.manual_seed(seed)
         target = tp.Target(tp.nn.MLP(3, [20, 20], 3), tp.Categorical(), tp.GaussianPrior())
         theta = torch.stack([target.workspace.fresh_theta(7 * seed + k) for k in range(5)])
-        fitted = tp.Fitted(target, tp.posteriors.Draws(theta), tp.fitted.RunInfo())
+        fitted = tp.Fitted(target, tp.posteriors.Draws(theta), tp.run.fitted.RunInfo())
         kinds = torch.randn(2, 3)
         sure = fitted.predict(kinds).probs.amax(1).argmax()  # type: ignore[attr-defined]
         held = kinds[torch.arange(400) % 2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.inference.map import MAPState
+from temperance.inference.points.map import MAPState
 from temperance.posteriors import Gaussian, Point
 from temperance.testing import CheckFailure, check_inference, linear_gaussian
 
@@ -82,7 +82,7 @@ TABLE = {
     "Laplace, diagonal": (tp.Laplace(FAST, tp.Diagonal()), {"steps": 400}),
     "Laplace, KFAC": (tp.Laplace(FAST, tp.KFAC(kind="monte-carlo", samples=3)), {"steps": 3}),
     "Laplace, EKFAC": (tp.Laplace(FAST, tp.EKFAC()), {"steps": 3}),
-    "Laplace, low rank": (tp.Laplace(FAST, tp.LowRank(2)), {"steps": 3}),
+    "Laplace, low rank": (tp.Laplace(FAST, tp.Lanczos(2)), {"steps": 3}),
     "Laplace, tuned while training": (
         tp.Laplace(FAST, tp.Dense(), tune=tp.Tune("layer", noise=True, every=1)),
         {"steps": 3, "temperatures": (1.0,)},

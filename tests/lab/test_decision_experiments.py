@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.lab import Cell, Cells
 from temperance.lab.experiment import Finished
 from temperance.lab.experiments import deferral, ood, shift

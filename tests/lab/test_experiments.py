@@ -12,9 +12,8 @@ import torch
 from rich.console import Console
 
 import temperance as tp
-from lab.fake import FakeSettings
-from temperance.cli import main
-from temperance.errors import ArgumentError
+from temperance.apps.cli import main
+from temperance.core.errors import ArgumentError
 from temperance.lab import Cell, Cells, run_experiment
 from temperance.lab.experiment import Finished
 from temperance.lab.experiments import (
@@ -32,6 +31,7 @@ from temperance.lab.problems import Augment, Images, fit, make_network
 from temperance.lab.runner import list_cells
 from temperance.lab.sampling import Chain
 from temperance.lab.sweep import best_temperature, cold_gap
+from tests.lab.fake import FakeSettings
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 
 import temperance as tp
+from temperance.core.errors import MissingDataSetError
 from temperance.data.reference import HMCReference
-from temperance.errors import MissingDataSetError
 from temperance.lab import Cell, Cells, run_experiment
 from temperance.lab.experiment import Finished
 from temperance.lab.experiments import hmc_agreement as lab

@@ -8,12 +8,12 @@ import math
 
 import pytest
 
-from lab.fake import FakeSettings, Inner
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.lab import Cell, Cells
 from temperance.lab.experiment import Finished
 from temperance.lab.folder import from_json, settings_from, to_json
 from temperance.lab.judge import above, all_of, below, difference, estimate, near
+from tests.lab.fake import FakeSettings, Inner
 
 
 def test_a_rule_decides_only_where_the_interval_does():

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 import temperance.lab.experiments
-from lab.fake import make
-from temperance.cli import main
-from temperance.errors import ArgumentError, MismatchError, StoreError
+from temperance.apps.cli import main
+from temperance.core.errors import ArgumentError, MismatchError, StoreError
 from temperance.lab import run_experiment, show_experiment
+from tests.lab.fake import make
 
 QUIET = Console(quiet=True)
 
@@ -117,7 +117,7 @@ def test_workers_give_the_same_numbers_as_none_and_one_that_dies_or_fails_costs_
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
-from lab.fake import make
+from tests.lab.fake import make
 from temperance.lab import run_experiment
 if __name__ == "__main__":
     experiment = make(arms=tuple("abcdef"), marks={marks!r})
@@ -142,7 +142,7 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_worker_behind(tmp_path, how)
     marks, out = tmp_path / "marks", tmp_path / "out"
     marks.mkdir()
     script = tmp_path / "script.py"
-    tests = str(Path(__file__).resolve().parents[1])
+    tests = str(Path(__file__).resolve().parents[2])
     script.write_text(SCRIPT.format(tests=tests, marks=str(marks), out=str(out)))
     process = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ | {"FAKE_PAUSE": "0.3"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.nn import CNN, MLP
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.nn import FilterResponseNorm, group_norm
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.nn import FilterResponseNorm, PreResNet, ResNet, ResNet20, Shortcut, load_cifar_resnet
 
 DATA = Path(os.environ.get("TEMPERANCE_DATA") or Path(__file__).parents[3] / "shared" / "data")

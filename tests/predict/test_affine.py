@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import temperance as tp
-from temperance.errors import ArgumentError, DataError
+from temperance.core.errors import ArgumentError, DataError
 from temperance.posteriors import Draws
 from temperance.predict import RealPredictive, predict
 from temperance.predict.affine import AffinePredictive, Rescaled

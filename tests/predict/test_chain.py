@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import temperance as tp
-from temperance.evaluate import chain_outputs, outputs
-from temperance.likelihoods.categorical import probabilities
-from temperance.theta import Layout
+from temperance.engine.outputs import chain_outputs, outputs
+from temperance.model.likelihoods.categorical import probabilities
+from temperance.model.theta import Layout
 
 
 class Twice(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import temperance as tp
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.predict.gaussian_sources import root_of, standard_points
 from temperance.predict.links import bridge_concentration, bridge_probabilities, probit_probabilities
 from temperance.testing import assert_moments
@@ -257,7 +257,7 @@ def _case(name):
 @pytest.mark.parametrize("name", ["mlp", "conv", "words", "recurrent"])
 @pytest.mark.parametrize(
     "curvature",
-    [tp.Dense(), tp.Diagonal(), tp.KFAC(), tp.EKFAC(), tp.BlockDiagonal(), tp.LowRank(4)],
+    [tp.Dense(), tp.Diagonal(), tp.KFAC(), tp.EKFAC(), tp.BlockDiagonal(), tp.Lanczos(4)],
     ids=lambda c: type(c).__name__,
 )
 def test_output_covariance_is_that_of_the_dense_sum(name, curvature):

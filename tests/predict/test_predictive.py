@@ -12,7 +12,7 @@ from torch import nn
 
 import temperance as tp
 from temperance import predict as predict_room
-from temperance.errors import ArgumentError, DataError
+from temperance.core.errors import ArgumentError, DataError
 from temperance.linalg import DenseCovariance
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
 from temperance.predict import OutputSource, predict

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 import temperance as tp
-from temperance.likelihoods.real import RealLikelihood
+from temperance.model.likelihoods.real import RealLikelihood
 from temperance.predict.quantiles import mixture_quantile
 
 

@@ -9,6 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_level, check_positive
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.seeds import check_seed, derive_seed
 from temperance.decide.conformal.base import (
     ConformalRule,
     check_predictive,
@@ -22,11 +26,7 @@ from temperance.decide.conformal.base import (
     uniforms,
 )
 from temperance.decide.conformal.quantile import conformal_rank
-from temperance.errors import ArgumentError, NumericalError
-from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive, check_level
-from temperance.priors.base import check_positive
-from temperance.seeds import check_seed, derive_seed
-from temperance.values import Value
+from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
 
 
 @dataclass(frozen=True, eq=False)

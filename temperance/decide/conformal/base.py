@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_level
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, DataError, NumericalError
+from temperance.core.seeds import check_seed, generator
 from temperance.decide.conformal.quantile import (
     check_weights,
     conformal_quantile,
     conformal_rank,
     weighted_quantile,
 )
-from temperance.errors import ArgumentError, DataError, NumericalError
-from temperance.likelihoods import Bernoulli
-from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive, check_level
-from temperance.seeds import check_seed, generator
-from temperance.values import Value
+from temperance.model.likelihoods import Bernoulli
+from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
 
 
 class ConformalRule(Value, ABC):

@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from temperance.core.checks import check_level
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed
 from temperance.decide.conformal.base import (
     Conformal,
     ConformalRule,
@@ -15,10 +19,7 @@ from temperance.decide.conformal.base import (
     group_list,
     scored,
 )
-from temperance.errors import ArgumentError
-from temperance.predict.predictive import ClassPredictive, Predictive, check_level
-from temperance.seeds import check_seed
-from temperance.values import Value
+from temperance.predict.predictive import ClassPredictive, Predictive
 
 
 @dataclass(frozen=True, eq=False)

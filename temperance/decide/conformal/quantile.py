@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from temperance.errors import ArgumentError, DataError
-from temperance.predict.predictive import check_level
+from temperance.core.checks import check_level
+from temperance.core.errors import ArgumentError, DataError
 
 _ROUNDING = 1e-9  # 0.7 · 10 is 7, not 7.000000000000001
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 
-from temperance.errors import ArgumentError
+from temperance.core.errors import ArgumentError
 from temperance.lab.experiment import Experiment
 
 NAMES = (

@@ -32,15 +32,15 @@ import torch
 from torch import Tensor
 
 import temperance as tp
+from temperance.core.seeds import derive_seed
 from temperance.decide.bandit import BernoulliBandit, BetaBernoulli, MushroomBandit, Policy, UniformPolicy, play
 from temperance.decide.neural_linear import NeuralLinear
 from temperance.decide.policies import ArmNetwork, EpsilonGreedy, ThompsonSampling
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, panels
 from temperance.lab.judge import RULE, Estimate, all_of, below, difference, estimate
+from temperance.model.theta import last_layer
 from temperance.predict import Predictive
-from temperance.seeds import derive_seed
-from temperance.theta import last_layer
 
 UNIFORM, GREEDY, ENSEMBLE, ANCHORED = "uniform", "ε-greedy", "ensemble", "anchored ensemble"
 LAPLACE, SGHMC, LINEAR = "last-layer Laplace", "SGHMC", "neural-linear"

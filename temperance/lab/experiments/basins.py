@@ -28,7 +28,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 
 import temperance as tp
-from temperance import diagnose
+from temperance.judge import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, curve, panels
 from temperance.lab.judge import RULE, above, all_of, below, difference, estimate

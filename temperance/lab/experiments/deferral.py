@@ -1,7 +1,7 @@
 """``deferral``: which images should be left to a human, and does a promise about the rest hold?
 
 Answer the least doubtful images only (by 1 − max p): the risk, the share of wrong answers, falls as coverage does. AURC
-is the mean risk over all coverages; see :func:`temperance.scores.risk_coverage`.
+is the mean risk over all coverages; see :func:`temperance.predict.scores.risk_coverage`.
 
 A rule with a promise (:func:`temperance.decide.defer_at`) is calibrated on some of the test rows: with probability 95 %
 over these rows, at most 5 % of the answers are wrong. It is tried on many random splits: how often is the promise
@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 import temperance as tp
+from temperance.core.errors import TemperanceWarning
 from temperance.decide import bayes_action, defer_at, doubt, with_abstention
-from temperance.errors import TemperanceWarning
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset
 from temperance.lab.figures import COLOURS, GREY, panels
 from temperance.lab.image_methods import (

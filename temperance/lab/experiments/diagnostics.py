@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import temperance as tp
-from temperance import diagnose
+from temperance.judge import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, panels
 from temperance.lab.judge import RULE, above, below, estimate, near

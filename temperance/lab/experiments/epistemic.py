@@ -28,8 +28,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 
 import temperance as tp
-from temperance import diagnose
 from temperance.data.files import FileSet, KnownFile
+from temperance.judge import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, panels, plain_numbers
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate

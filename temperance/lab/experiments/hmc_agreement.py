@@ -27,7 +27,7 @@ from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, P
 from temperance.lab.figures import COLOURS, GREY, curve, level, panels, whole_numbers
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate, near
 from temperance.lab.problems import fit
-from temperance.scores.hmc import read_predictions
+from temperance.predict.scores.hmc import read_predictions
 
 POINT, ENSEMBLE, SAMPLER = "map", "ensemble", "sghmc"
 ARMS = {POINT: "MAP", ENSEMBLE: "deep ensemble", SAMPLER: "SGHMC"}

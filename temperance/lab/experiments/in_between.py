@@ -29,7 +29,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 import temperance as tp
-from temperance import diagnose
+from temperance.judge import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, curve, panels, plain_numbers, whole_numbers
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate, near

@@ -41,7 +41,7 @@ from sklearn.mixture import GaussianMixture
 from torch import nn
 
 import temperance as tp
-from temperance import diagnose
+from temperance.judge import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, curve, panels, whole_numbers
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate, near

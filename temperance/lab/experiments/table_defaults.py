@@ -1,6 +1,6 @@
 """``table-defaults``: which method should someone get who brings a table and no opinion?
 
-Every recipe of :mod:`temperance.recipes`, with the network, the prior and the length of training that ``temperance
+Every recipe of :mod:`temperance.apps.recipes`, with the network, the prior and the length of training that ``temperance
 fit`` uses, on tables of classes and of numbers. Scored by log-loss on test rows, once as it comes and once after
 calibration on rows held out for it (one temperature for classes, one factor on the spread for numbers), which is what
 ``temperance fit`` gives. MAP is ordinary training: what a method is worth is its log-loss less that of MAP on the
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import temperance as tp
-from temperance import calibrate, recipes
+from temperance.apps import recipes
+from temperance.judge import calibrate
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, panels
 from temperance.lab.judge import RULE, Estimate, all_of, below, estimate

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 
 import temperance as tp
-from temperance.fitted import RunInfo
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, curve, panels
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate
+from temperance.run.fitted import RunInfo
 
 SHOWN = (-0.8, 0.0, 0.8)
 """Inputs at which predictives are drawn."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import temperance as tp
-from temperance import diagnose
+from temperance.judge import diagnose
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, panels
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate

@@ -1,0 +1,175 @@
+"""The posterior predictive as one file: all draws of the network and their averages in a ``torch.export`` artefact.
+
+export_predictive(fitted, train.x[:2], "model.pt2")
+...
+predictive = torch.export.load("model.pt2").module()      # in another process, without Temperance
+predictive(x)["probs"]
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.apps.integrations.exportable import ExportablePredictive
+from temperance.core.checks import check_count, check_level
+from temperance.core.errors import ArgumentError, NetworkError
+from temperance.core.seeds import check_seed
+from temperance.data.data import DataInfo, _as_inputs
+from temperance.data.sources import first_tensor, map_tensors
+from temperance.model.likelihoods import RealLikelihood, StudentT
+from temperance.model.likelihoods.base import Likelihood
+from temperance.run.fitted import Fitted
+
+LEVELS = (0.05, 0.5, 0.95)
+_EXAMPLES = 7
+
+
+def export_predictive(
+    fitted: Fitted,
+    example_x: Any,
+    path: str | Path | None = None,
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    by: str | None = None,
+    levels: Sequence[float] | None = None,
+    normalise: DataInfo | None = None,
+    dynamic_batch: bool = True,
+) -> torch.export.ExportedProgram:
+    """``torch.export`` of the posterior predictive. The artefact, ``torch.export.load(path).module()``, takes what
+    ``fitted.predict`` takes and returns a dictionary, equal to rounding to what ``fitted.predict(x, draws=draws,
+    seed=seed)`` says:
+
+    * classes: ``probs``, ``std``, ``entropy``, ``aleatoric``, ``mutual_information``;
+    * real values and counts: ``mean``, ``std``, ``epistemic_std``, ``aleatoric_std``, and ``quantiles``, levels × rows
+      × outputs.
+
+    Args:
+        fitted: any run whose predictions are averages over settings of the weights.
+        example_x: a few rows of inputs, for their shapes and dtypes. (Raw ones, with ``normalise``.)
+        path: a file to write, ``something.pt2``.
+        draws: how many settings of θ go into the artefact: its size is that of so many networks.
+        seed: which draws, of a continuous posterior.
+        by: ``"network"`` to export the draws of a Laplace posterior, whose predictions are linearised unless told;
+            linearised ones cannot be exported.
+        levels: of the quantiles; 5 %, 50 % and 95 % unless told, none of ``StudentT``.
+        normalise: the ``info`` of standardised data: the artefact then takes raw inputs and answers in original units.
+        dynamic_batch: let the number of rows vary.
+
+    >>> import temperance as tp
+    >>> train, test = tp.data.load("iris")
+    >>> target = tp.Target(tp.nn.MLP(4, [8], 3), tp.Categorical(), tp.GaussianPrior(scale=1.0))
+    >>> fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=1e-2), 3), train, epochs=5)
+    >>> program = export_predictive(fitted, train.x[:2])
+    >>> found = program.module()(test.x)["probs"]
+    >>> bool(torch.allclose(found, fitted.predict(test.x).probs, atol=1e-6))
+    True
+    """
+    if path is not None and Path(path).suffix != ".pt2":
+        raise ArgumentError(f"`path` must end in .pt2, torch's format of exported programs; got {str(path)!r}.")
+    module = predictive_module(fitted, draws=draws, seed=seed, by=by, levels=levels, normalise=normalise)
+    target = fitted.target
+    x = map_tensors(lambda t: t.to(target.device), target.cast(_as_inputs(example_x, "example_x")))
+    if normalise is not None and not isinstance(x, Tensor):
+        raise ArgumentError("`normalise` needs inputs that are one tensor; got several.")
+    if first_tensor(x).dim() < 1 or len(first_tensor(x)) < 1:
+        raise ArgumentError("`example_x` must have at least one row; got none.")
+    if dynamic_batch:  # one row would be taken for a fixed number, and two leave symbols behind that nothing uses
+        x = map_tensors(lambda t: t[torch.arange(_EXAMPLES, device=t.device) % len(t)], x)
+    target.likelihood.check_outputs(target.probe_outputs(x))
+    shapes = (map_tensors(_first_free, x),) if dynamic_batch else None
+    problems = []
+    for module.at_once in (True, False):
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own functions
+                program = torch.export.export(module, (x,), dynamic_shapes=shapes)
+                if module.at_once:  # what was batched is written as operations that any reader knows
+                    program = program.run_decompositions({})
+            break
+        except Exception as error:  # what cannot be batched is written out draw by draw; what cannot either is reported
+            problems.append(error)
+    else:
+        raise NetworkError(
+            f"torch.export cannot write this network down: {problems[-1]}\nWhere it is the number of rows that must "
+            "not vary, try dynamic_batch=False."
+        ) from problems[-1]
+    if path is not None:
+        torch.export.save(program, path)
+    return program
+
+
+def predictive_module(
+    fitted: Fitted,
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    by: str | None = None,
+    levels: Sequence[float] | None = None,
+    normalise: DataInfo | None = None,
+) -> ExportablePredictive:
+    """The posterior predictive as a plain module, for compilers and exporters other than torch's own; see
+    :func:`export_predictive` for the arguments. Its attribute ``at_once`` batches the draws by ``vmap``."""
+    target, posterior = fitted.target, fitted.posterior
+    by = posterior.predicts if by is None else by
+    if by != "network":
+        raise ArgumentError(
+            f'`by` must be "network": predictions of the linearised network ({by!r}) need the Jacobian and cannot be '
+            f'exported. by="network" exports draws of {type(posterior).__name__} through the network itself, whose '
+            "predictions differ."
+        )
+    chosen, units = _levels(target.likelihood, levels), _units(normalise, target.likelihood)
+    nodes = posterior.nodes(None if draws is None else check_count(draws, "draws"), check_seed(seed))
+    theta, buffers = nodes.fetch(0, len(nodes))
+    theta = theta.to(target.device)
+    weights = (nodes.weights.double() / nodes.weights.double().sum()).to(theta)
+    values = {n: v.clone() for n, v in target.layout.unflatten(theta, "network").items()}
+    values |= {n: v.to(target.device).clone() for n, v in buffers.items()}
+    learned = {n: v.clone() for n, v in target.layout.unflatten(theta, "likelihood").items()}
+    target.workspace.set_training(False)
+    network = _without(copy.deepcopy(target.network).requires_grad_(False), list(values))
+    return ExportablePredictive(network, target.likelihood, weights, values, learned, chosen, units).eval()
+
+
+def _first_free(tensor: Tensor) -> Any:
+    return {0: torch.export.Dim("batch", min=1)}
+
+
+def _without(network: nn.Module, names: Sequence[str]) -> nn.Module:
+    """The network with nothing in the place of what each draw has of its own, so that it is not written twice."""
+    for name in names:
+        prefix, _, leaf = name.rpartition(".")
+        owner = network.get_submodule(prefix)
+        if leaf in owner._parameters:
+            owner._parameters[leaf] = nn.Parameter(torch.empty(0), requires_grad=False)
+    return network
+
+
+def _levels(likelihood: Likelihood, levels: Sequence[float] | None) -> tuple[float, ...]:
+    possible = likelihood.task != "classification" and not isinstance(likelihood, StudentT)
+    if levels is None:
+        return LEVELS if possible else ()
+    if levels and not possible:
+        raise ArgumentError(f"`levels` must be empty for {type(likelihood).__name__}; got {levels!r}.")
+    return tuple(check_level(level, "levels") for level in levels)
+
+
+def _units(normalise: DataInfo | None, likelihood: Likelihood) -> DataInfo:
+    units = DataInfo() if normalise is None else normalise
+    if not isinstance(units, DataInfo):
+        raise ArgumentError(f"`normalise` must be the `info` of standardised data; got {type(normalise).__name__}.")
+    for mean, scale in ((units.x_mean, units.x_scale), (units.y_mean, units.y_scale)):
+        if (mean is None) != (scale is None):
+            raise ArgumentError("`normalise` must have a mean and a scale, or neither, of inputs and of targets.")
+    if normalise is not None and units.x_mean is None and units.y_mean is None:
+        raise ArgumentError("`normalise` must be the `info` of standardised data; its means and scales are missing.")
+    if units.y_mean is not None and not isinstance(likelihood, RealLikelihood):
+        raise ArgumentError(f"`normalise` must not scale the targets of {type(likelihood).__name__}.")
+    return units

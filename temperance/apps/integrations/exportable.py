@@ -1,0 +1,148 @@
+"""The posterior predictive as a plain module, in operations that exporters and compilers can write down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.data.data import DataInfo
+from temperance.data.sources import Inputs, map_tensors
+from temperance.engine import outputs as evaluate
+from temperance.model.likelihoods import Bernoulli, RealLikelihood
+from temperance.model.likelihoods.base import Likelihood
+
+_COUNT_BITS = 30  # quantiles of counts are below 2³⁰
+_LARGEST_LOG_RATE = 20.0
+
+
+class ExportablePredictive(nn.Module):
+    """p(y | x, D) = Σ_s w_s p(y | x, θ_s) in operations that ``torch.export`` can write down: S settings of the
+    weights, stacked, and the statistics of :class:`temperance.predict.Predictive` as a dictionary of tensors.
+
+    Made by ``temperance.apps.integrations.export.predictive_module``; ``export_predictive`` lists what it returns.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        likelihood: Likelihood,
+        weights: Tensor,
+        values: dict[str, Tensor],
+        learned: dict[str, Tensor],
+        levels: Sequence[float],
+        units: DataInfo,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.likelihood, self.levels, self.at_once = likelihood, tuple(levels), False
+        self.values, self.learned = list(values), list(learned)
+        for k, value in enumerate([*values.values(), *learned.values()]):
+            self.register_buffer(f"stack_{k}", value)
+        self.register_buffer("weights", weights)
+        for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
+            given = getattr(units, name)
+            self.register_buffer(name, None if given is None else given.to(weights))
+
+    def forward(self, x: Any) -> dict[str, Tensor]:
+        """Statistics of y at the rows of ``x``: a tensor, or a tuple or dictionary of tensors as the network takes."""
+        weights: Any = self.weights
+        x = map_tensors(lambda t: t.to(weights.dtype) if t.is_floating_point() else t, x)
+        if isinstance(self.x_mean, Tensor):
+            x = (x - self.x_mean) / self.x_scale
+        stacks: list[Any] = [getattr(self, f"stack_{k}") for k in range(len(self.values) + len(self.learned))]
+        values = dict(zip(self.values, stacks, strict=False))
+        learned = dict(zip(self.learned, stacks[len(self.values) :], strict=True))
+        outputs = self._outputs(values, x)
+        each = self.likelihood.mean(outputs, learned)
+        mean = torch.tensordot(weights, each, dims=1)
+        epistemic = torch.tensordot(weights, (each - mean).square(), dims=1)
+        if self.likelihood.task == "classification":
+            return self._classes(mean, epistemic, outputs, learned)
+        aleatoric = torch.tensordot(weights, self.likelihood.variance(outputs, learned), dims=1)
+        made = {
+            "mean": self._in_units(mean),
+            "std": self._spread_in_units((aleatoric + epistemic).sqrt()),
+            "epistemic_std": self._spread_in_units(epistemic.sqrt()),
+            "aleatoric_std": self._spread_in_units(aleatoric.sqrt()),
+        }
+        if self.levels:
+            made["quantiles"] = self._in_units(self._quantiles(outputs, learned))
+        return made
+
+    def _outputs(self, values: dict[str, Tensor], x: Inputs) -> Tensor:
+        if self.at_once:
+            made = evaluate.at_once(self.network, values, x, stacked_inputs=False)
+        else:
+            count = len(next(iter(values.values())))
+            rows = [{name: value[s] for name, value in values.items()} for s in range(count)]
+            made = torch.stack([evaluate.functional(self.network, row, x) for row in rows])
+        return made.unsqueeze(-1) if made.dim() == 2 else made
+
+    def _classes(
+        self, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        weights: Any = self.weights
+        probs = mean.clamp(0.0, 1.0)
+        terms = -torch.special.xlogy(probs, probs)
+        if isinstance(self.likelihood, Bernoulli):
+            terms = terms - torch.special.xlogy(1 - probs, 1 - probs)
+        entropy = terms.sum(-1)
+        aleatoric = torch.tensordot(weights, self.likelihood.entropy(outputs, learned), dims=1)
+        return {
+            "probs": probs,
+            "std": epistemic.sqrt(),
+            "entropy": entropy,
+            "aleatoric": aleatoric,
+            "mutual_information": entropy - aleatoric,
+        }
+
+    def _quantiles(self, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+        """The mixture's quantiles, levels × rows × outputs."""
+        family, weights = self.likelihood, self.weights
+        assert isinstance(weights, Tensor)
+        shares = (weights.double() / weights.double().sum()).view(-1, 1, 1, 1, 1)
+        levels = torch.tensor(self.levels, dtype=torch.float64, device=outputs.device).view(-1, 1, 1)
+        # Shapes: draws × points × levels × rows × outputs.
+        if isinstance(family, RealLikelihood):  # it lies between the least and the greatest of the members' quantiles
+            location = family.location(outputs).double()
+            scale = family.noise_scale(outputs, learned).double().expand_as(location)[:, None, None]
+            location = location[:, None, None]
+            each = location + scale * family.standard_quantile(levels)
+            low, high = each.amin(0)[0], each.amax(0)[0]
+            count = 33 if outputs.dtype == torch.float32 else 54
+
+            def mass(y: Tensor) -> Tensor:
+                return (shares * family.standard_cdf((y - location) / scale)).sum(0)
+
+            return _search(mass, levels, low, high - low, count, 3).to(outputs.dtype)
+        rates = outputs.double().clamp(max=_LARGEST_LOG_RATE).exp()[:, None, None]
+
+        def mass_below(k: Tensor) -> Tensor:  # P(Y < k), which is 0 for k = 0
+            return (shares * torch.special.gammaincc(k, rates)).sum(0)
+
+        start = torch.zeros_like(rates[0, 0]).expand(len(self.levels), -1, -1)
+        return _search(mass_below, levels, start, 2.0**_COUNT_BITS, _COUNT_BITS, 2).to(outputs.dtype)
+
+    def _in_units(self, y: Tensor) -> Tensor:
+        shift: Any = self.y_mean
+        scale: Any = self.y_scale
+        return y if shift is None else y * scale + shift
+
+    def _spread_in_units(self, std: Tensor) -> Tensor:
+        scale: Any = self.y_scale
+        return std if scale is None else std * scale
+
+
+def _search(
+    mass: Callable[[Tensor], Tensor], level: Tensor, low: Tensor, width: Tensor | float, bits: int, each: int
+) -> Tensor:
+    """The greatest y of a grid of 2^bits points from ``low`` on with mass(y) < level: ``each`` bits at a time, in few
+    operations, for each one is written into the artefact."""
+    steps = torch.arange(1, 2**each, dtype=torch.float64, device=low.device).view(-1, 1, 1, 1)
+    for done in range(each, bits + 1, each):
+        step = width * 0.5**done
+        low = low + step * (mass(low + step * steps) < level).sum(0)
+    return low

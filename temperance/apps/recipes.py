@@ -1,0 +1,215 @@
+"""Recipes: a method, a network and a length of training for people who bring a table and no opinions.
+
+A method is asked for by a short name (``"ensemble"``), or by an expression over the library's own names
+(``"Ensemble(SWAG(), 5)"``), which is read, never run: only calls of Temperance's classes with plain values are allowed.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+import torch
+
+from temperance import inference
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed
+from temperance.inference import (
+    MAP,
+    NUTS,
+    SGHMC,
+    SWAG,
+    Anchored,
+    Collect,
+    Ensemble,
+    Inference,
+    Laplace,
+    On,
+    RepulsiveEnsemble,
+    Variational,
+    Warmup,
+    curvature,
+)
+from temperance.inference.variational import families as variational
+from temperance.inference.variational.ivon import IVON
+from temperance.model import priors
+from temperance.model.likelihoods import Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson
+from temperance.model.priors import FanIn, GaussianPrior, Prior
+from temperance.model.target import Target
+from temperance.model.theta import biases, last_layer
+from temperance.nn import MLP
+
+Task = Literal["classification", "regression", "counts"]
+"""What is predicted: one of several classes, a real number, or a count."""
+
+_SGD: Mapping[str, Any] = {"optimizer": torch.optim.SGD, "optimizer_args": {"momentum": 0.9}}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method under a short name, with settings that suit small networks on tables."""
+
+    name: str
+    words: str
+    make: Callable[[], Inference[Any]]
+
+
+_ALL = (
+    Recipe("map", "ordinary training: one network, no spread", lambda: MAP(lr=5e-3)),
+    Recipe("ensemble", "five networks, each from its own start", lambda: Ensemble(MAP(lr=5e-3), 5)),
+    Recipe("anchored", "five networks, each pulled to its own prior draw", lambda: Ensemble(Anchored(MAP(lr=5e-3)), 5)),
+    Recipe("repulsive", "five networks that push each other apart", lambda: RepulsiveEnsemble(5, lr=5e-3)),
+    Recipe("laplace", "a Gaussian around one trained network", lambda: Laplace(MAP(lr=5e-3), tune="layer")),
+    Recipe(
+        "last-layer", "the same, for the last layer alone", lambda: On(last_layer, Laplace(MAP(lr=5e-3), tune="layer"))
+    ),
+    Recipe("swag", "a Gaussian through the last iterates of SGD", lambda: SWAG(MAP(lr=0.02, **_SGD))),
+    Recipe("multiswag", "five of these", lambda: Ensemble(SWAG(MAP(lr=0.02, **_SGD)), 5)),
+    Recipe("vi", "the best Gaussian without correlations", lambda: Variational(variational.MeanField(), lr=5e-3)),
+    Recipe("ivon", "the same by natural gradients", lambda: IVON(lr=0.1)),
+    Recipe("sghmc", "draws by stochastic-gradient Hamiltonian Monte Carlo", lambda: Collect(SGHMC(lr=0.02))),
+    Recipe(
+        "nuts",
+        "exact draws, four chains: for a few hundred rows",
+        lambda: Ensemble(Collect(Warmup(NUTS(max_depth=8), 300), last=300), 4),
+    ),
+)
+
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
+"""The methods that have a short name."""
+
+DEFAULT_METHOD = "ensemble"
+"""What is used where nobody asks for a method; see docs/lab/table-defaults/README.md for the measurements behind it."""
+
+
+def method_named(text: str | Inference[Any]) -> Inference[Any]:
+    """A method by its short name, or by an expression over the library's methods; a method is returned as it is.
+
+    >>> method_named("sghmc")
+    Collect(base=SGHMC(lr=0.02...
+    >>> method_named("Ensemble(MAP(lr=1e-2, optimizer=SGD), 3)").size
+    3
+    """
+    if isinstance(text, Inference):
+        return text
+    if not isinstance(text, str):
+        raise ArgumentError(f"`method` must be a name, an expression or a method of Temperance; got {text!r}.")
+    if text.strip().lower() in RECIPES:
+        return RECIPES[text.strip().lower()].make()
+    if "(" not in text:
+        near = get_close_matches(text.strip().lower(), RECIPES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(
+            f"`method` must be one of {', '.join(RECIPES)}, or an expression such as 'Ensemble(MAP(lr=1e-3), 5)'; "
+            f"got {text!r}.{hint}"
+        )
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ArgumentError(f"`method` must be a Python expression; {text!r} cannot be read: {error.msg}.") from None
+    made = _build(tree.body, text)
+    if not isinstance(made, Inference):
+        raise ArgumentError(f"`method` must be an expression that gives a method; {text!r} gives {made!r}.")
+    return made
+
+
+def _names() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for room in (priors, variational, curvature, inference):
+        for name in room.__all__:
+            value = getattr(room, name)
+            if isinstance(value, type):
+                found[name] = value
+    found |= {"last_layer": last_layer, "biases": biases}
+    optimisers = ("SGD", "Adam", "AdamW", "RMSprop", "NAdam", "LBFGS")
+    return found | {name: getattr(torch.optim, name) for name in optimisers}
+
+
+def _build(node: ast.expr, text: str) -> Any:
+    """The value of an expression of calls, names and plain values; nothing else is looked up or run."""
+    match node:
+        case ast.Constant(value=value) if isinstance(value, int | float | str | bool | None):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = _build(operand, text)
+            if isinstance(value, int | float):
+                return -value
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(_build(part, text) for part in parts)
+        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
+            return {_build(k, text): _build(v, text) for k, v in zip(keys, values, strict=True) if k is not None}
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="tp"), attr=name):
+            known = _names()
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                raise ArgumentError(f"`method` names {name!r}, which is not a method of Temperance.{hint}")
+            return known[name]
+        case ast.Call(func=function, args=positional, keywords=named) if all(k.arg for k in named):
+            kind = _build(function, text)
+            if isinstance(kind, type) and not issubclass(kind, torch.optim.Optimizer):
+                arguments = [_build(argument, text) for argument in positional]
+                try:
+                    return kind(*arguments, **{str(k.arg): _build(k.value, text) for k in named})
+                except TypeError as error:
+                    raise ArgumentError(f"`method`: {kind.__name__} cannot be made so: {error}.") from None
+    raise ArgumentError(
+        f"`method` may hold only calls of Temperance's classes with plain values; {ast.unparse(node)!r} in {text!r} "
+        "is something else."
+    )
+
+
+def table_likelihood(task: Task) -> Likelihood:
+    """Classes: ``Categorical``; real numbers (standardised): ``Normal`` with learned noise; counts: ``Poisson``."""
+    if task not in get_args(Task):
+        raise ArgumentError(f"`task` must be one of {', '.join(get_args(Task))}; got {task!r}.")
+    return {"classification": Categorical, "regression": Normal, "counts": Poisson}[task]()
+
+
+def table_target(
+    task: Task,
+    inputs: int,
+    outputs: int,
+    *,
+    hidden: Sequence[int] = (50, 50),
+    prior: Prior | None = None,
+    likelihood: Likelihood | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Target:
+    """A network for a table of ``inputs`` standardised columns, with a prior that keeps signals of one size.
+
+    The prior is N(0, g² / fan-in) for weights and N(0, 1) for biases: functions of one size at any width. g is √2 for
+    numbers and counts, which keeps functions of the size of standardised targets (wider, and MAP fits the noise of
+    small tables); it is 3 for classes, whose logits must be larger than one for a network to be sure of anything.
+    ``outputs`` counts classes, or numbers predicted; ``seed`` decides the first weights.
+
+    >>> table_target("classification", 4, 3).network[-1]
+    Linear(in_features=50, out_features=3, bias=True)
+    """
+    chosen = likelihood if likelihood is not None else table_likelihood(task)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(check_seed(seed))
+        network = MLP(inputs, list(hidden), outputs * (2 if isinstance(chosen, HeteroscedasticNormal) else 1))
+    usual = GaussianPrior(scale=FanIn(gain=3.0 if task == "classification" else 2**0.5))
+    return Target(network, chosen, prior or usual, temperature=temperature)
+
+
+def training(rows: int) -> tuple[int, int]:
+    """How long to train on so many rows, and with what batches: (epochs, batch size).
+
+    Batches are some twentieth of the rows, between 16 and 256; there are about 4,000 steps, at least 10 epochs and at
+    most 200.
+
+    >>> training(150), training(10_000), training(1_000_000)
+    ((200, 16), (103, 256), (10, 256))
+    """
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        raise ArgumentError(f"`rows` must be a positive whole number; got {rows!r}.")
+    batch = min(256, max(16, 2 ** round(math.log2(max(1, rows / 20)))))
+    epochs = math.ceil(4000 * batch / rows)
+    return min(200, max(10, epochs)), batch

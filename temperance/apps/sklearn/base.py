@@ -1,0 +1,300 @@
+"""What the estimators share: settings, training, prediction, and how they are kept."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from temperance.apps.recipes import DEFAULT_METHOD, Task, method_named, training
+from temperance.apps.sklearn import saving
+from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
+from temperance.core.checks import check_count, check_level
+from temperance.core.errors import ArgumentError, StoreError, TemperanceWarning
+from temperance.inference.base import Inference
+from temperance.judge.calibrate import CalibrationRule, Calibrator
+from temperance.model.likelihoods import Likelihood
+from temperance.predict.predictive import Predictive
+from temperance.run import store
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted
+
+_DTYPES = (np.float64, np.float32)
+
+
+class Uncertainty(NamedTuple):
+    """How uncertain each prediction is, and from where: noise in the data (``aleatoric``), and what more data would
+    remove (``epistemic``)."""
+
+    total: np.ndarray
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+
+
+class BayesianEstimator(BaseEstimator):
+    """Settings shared by :class:`BayesianClassifier`, :class:`BayesianRegressor` and :class:`BayesianCounts`.
+
+    Args:
+        method: how the posterior is found: a name (``"ensemble"``, ``"laplace"``, ``"swag"``, … see
+            :data:`tp.recipes.RECIPES`), an expression such as ``"Ensemble(MAP(lr=1e-3), 10)"``, or a method.
+        hidden: widths of the hidden layers; ``()`` for a linear model.
+        network: a function of (inputs, outputs) that makes a module, in place of the usual network.
+        prior: over the weights; that of :func:`temperance.apps.recipes.table_target` unless told.
+        epochs, batch_size: by the number of rows unless told (:func:`temperance.apps.recipes.training`).
+        standardise: shift and scale columns of X (and real targets) to mean 0 and standard deviation 1 for training.
+        calibrate: rescale predictions on held-out rows; see the estimator.
+        validation_fraction: share of the rows held out for ``calibrate``, and for methods that stop early.
+        draws: how many settings of the weights predictions average over, where the posterior leaves a choice.
+        random_state: an integer to repeat a fit bit for bit, a ``RandomState``, or ``None`` for a new one each time.
+        device: where to train and predict, such as ``"cuda"``; torch's default device unless told.
+        verbose: show a progress bar.
+
+    X of float32 is learned in float32, anything else in float64, as scikit-learn's own networks do. There is no
+    ``sample_weight``: a weighted likelihood is no likelihood of the data, so its posterior would not mean what it says.
+
+    Attributes: ``fitted_`` is the :class:`temperance.Fitted`, in standardised units; ``calibrator_`` what ``calibrate``
+    learned, or ``None``; ``n_features_in_`` and ``feature_names_in_`` as always.
+    """
+
+    _task: ClassVar[Task]
+    _rules: ClassVar[dict[str, type[CalibrationRule]]] = {}
+    _learned: ClassVar[tuple[str, ...]] = (
+        "n_features_in_",
+        "feature_names_in_",
+        "classes_",
+        "_flat",
+        "_x_units",
+        "_y_units",
+    )
+    fitted_: Fitted
+    calibrator_: Calibrator | None
+    n_features_in_: int
+
+    def __init__(
+        self,
+        method: Any = "default",
+        *,
+        hidden: Any = (50, 50),
+        network: Any = None,
+        prior: Any = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        standardise: bool = True,
+        calibrate: Any = None,
+        validation_fraction: float = 0.1,
+        draws: int | None = None,
+        random_state: Any = None,
+        device: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.hidden = hidden
+        self.network = network
+        self.prior = prior
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.standardise = standardise
+        self.calibrate = calibrate
+        self.validation_fraction = validation_fraction
+        self.draws = draws
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------ learning
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, outputs: int, likelihood: Likelihood | None) -> None:
+        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs)."""
+        method = self._method()
+        rule = self._calibration_rule()
+        if self.draws is not None:
+            check_count(self.draws, "draws")
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        device = self._device()
+        dtype = "float32" if device.type == "mps" else x.dtype.name  # mps has no float64
+        hidden = check_hidden(self.hidden)
+        blueprint = Blueprint(self._task, x.shape[1], outputs, hidden, dtype, seed, check_factory(self.network))
+        target = blueprint.target(likelihood, self.prior).to(device)
+        train, held = self._split(y, seed, rule is not None)
+        self._x_units = _units(x[train]) if self.standardise else None
+        self._y_units = _units(y[train]) if self.standardise and self._task == "regression" else None
+        self._blueprint = blueprint
+        epochs, batch_size = training(len(train))
+        data = (self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)))
+        with warnings.catch_warnings():
+            if self._y_units is not None:  # targets are standardised: only those that do not vary are not
+                warnings.filterwarnings("ignore", "targets of mean", TemperanceWarning)
+            self.fitted_ = fit(
+                target,
+                method,
+                data,
+                epochs=epochs if self.epochs is None and method.default_steps is None else self.epochs,
+                batch_size=batch_size if self.batch_size is None else self.batch_size,
+                seed=seed,
+                held_out=float(self._fraction()) if method.needs_held_out else None,
+                progress=bool(self.verbose),
+            )
+        self.calibrator_ = None
+        if rule is not None:
+            known = torch.from_numpy(_standard(y[held], self._y_units))
+            self.calibrator_ = rule.fit(self._predict_standard(x[held]), known)
+
+    def _method(self) -> Inference[Any]:
+        wanted = DEFAULT_METHOD if isinstance(self.method, str) and self.method == "default" else self.method
+        method = method_named(wanted)
+        if method.default_steps == 0 and self.network is None:
+            raise ArgumentError(
+                f"`method` {type(method).__name__} trains nothing, and there is no trained `network` to start from: "
+                "give it a base, as in Laplace(MAP(lr=1e-3))."
+            )
+        return method
+
+    def _device(self) -> torch.device:
+        try:
+            return torch.get_default_device() if self.device is None else torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError(f"`device` must be a torch device such as 'cpu'; got {self.device!r}.") from error
+
+    def _calibration_rule(self) -> CalibrationRule | None:
+        wanted = self.calibrate
+        if wanted is None:
+            return None
+        if isinstance(wanted, str) and wanted in self._rules:
+            return self._rules[wanted]()
+        if self._rules and isinstance(wanted, CalibrationRule):
+            return wanted
+        known = ", ".join(repr(name) for name in self._rules)
+        raise ArgumentError(
+            f"`calibrate` must be None{', ' + known + ' or a rule of temperance.judge.calibrate' if known else ''} for "
+            f"{type(self).__name__}; got {wanted!r}."
+        )
+
+    def _fraction(self) -> float:
+        return check_level(self.validation_fraction, "validation_fraction")
+
+    def _split(self, y: np.ndarray, seed: int, hold_out: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Rows to train on and rows to calibrate on; classes keep their shares where they have enough rows."""
+        rows = np.arange(len(y))
+        if not hold_out:
+            return rows, rows[:0]
+        held = max(1, round(self._fraction() * len(y)))
+        if held > len(y) - 2:
+            raise ArgumentError(f"`validation_fraction` {self.validation_fraction} of {len(y)} rows leaves too few.")
+        stratify = None
+        if self._task == "classification":
+            counts = np.bincount(y)
+            stratify = y if counts.min() > 1 and held >= len(counts) <= len(y) - held else None
+        train, rest = train_test_split(rows, test_size=held, random_state=seed, stratify=stratify)
+        return np.sort(train), np.sort(rest)
+
+    # ------------------------------------------------------------------ predicting
+
+    def _checked(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        made: np.ndarray = validate_data(self, X, reset=False, dtype=_DTYPES)
+        return made
+
+    def _inputs(self, x: np.ndarray) -> Tensor:
+        return torch.from_numpy(_standard(x, self._x_units).astype(self._blueprint.dtype, copy=False))
+
+    def _predict_standard(self, x: np.ndarray) -> Predictive:
+        """The predictive in the units that were learned in, before calibration."""
+        return self.fitted_.predict(self._inputs(x), draws=self.draws, seed=self.fitted_.seed)
+
+    def predictive(self, X: Any) -> Predictive:
+        """The whole predictive distribution at X, in the units of y: everything of
+        :class:`temperance.predict.Predictive`."""
+        found = self._predict_standard(self._checked(X))
+        return found if self.calibrator_ is None else self.calibrator_(found)
+
+    # ------------------------------------------------------------------ saving
+
+    def _extras(self) -> dict[str, Any]:
+        return {"calibrator": self.calibrator_}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "fitted_" in state:
+            state["fitted_"] = saving.pack(self.fitted_, self._extras())
+            state.pop("calibrator_")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        packed = state.pop("fitted_", None)
+        super().__setstate__(state)
+        if packed is not None:
+            run = saving.unpack(packed)
+            self.calibrator_ = saving.extras_in(run)["calibrator"]
+            self.fitted_ = saving.fitted_in(run, self._blueprint, self._device_here())
+
+    def _device_here(self) -> torch.device:
+        """The device that was asked for, or the CPU where this machine lacks it."""
+        device = self._device()
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError):
+            return torch.device("cpu")
+        return device
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a folder, without pickle: safetensors and JSON.
+
+        A ``network`` function is not written: give it to :meth:`load` again.
+        """
+        check_is_fitted(self)
+        kept = {
+            "class": type(self).__name__,
+            "params": {name: saving.setting(name, value) for name, value in self.get_params(deep=False).items()},
+            "blueprint": asdict(replace(self._blueprint, factory=None)),
+            "own_network": self._blueprint.factory is not None,
+            "learned": {name: saving.to_plain(getattr(self, name)) for name in self._learned if hasattr(self, name)},
+        }
+        saving.save_run(path, self.fitted_, {**self._extras(), **kept})
+
+    @classmethod
+    def load(cls, path: str | Path, *, network: Any = None) -> Self:
+        """The estimator that :meth:`save` wrote; its predictions are the same bit for bit."""
+        run = store.open_run(path)
+        if not run.has(saving.PART):
+            raise StoreError(f"`path` must be the folder of a saved estimator; {str(path)!r} holds a plain run.")
+        kept = saving.extras_in(run)
+        if kept["class"] != cls.__name__:
+            raise StoreError(f"`path` {str(path)!r} holds a {kept['class']}: use {kept['class']}.load.")
+        if kept["own_network"] != (check_factory(network) is not None):
+            rule = "the function that made the network" if kept["own_network"] else "left out: the usual network"
+            raise ArgumentError(f"`network` must be {rule} when the estimator was fitted; got {network!r}.")
+        made = cls(**{**kept["params"], "network": network})
+        made._blueprint = Blueprint(**{**kept["blueprint"], "factory": network})
+        made.calibrator_ = kept["calibrator"]
+        for name, value in kept["learned"].items():
+            setattr(made, name, saving.from_plain(value))
+        made.fitted_ = saving.fitted_in(run, made._blueprint, made._device_here())
+        return made
+
+
+def _units(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale of each column; scale 1 for columns that do not vary."""
+    scaler = StandardScaler().fit(values)
+    return np.asarray(scaler.mean_, dtype=np.float64), np.asarray(scaler.scale_, dtype=np.float64)
+
+
+def _standard(values: np.ndarray, units: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+    """Columns shifted and scaled, in float64; a copy without ``units``."""
+    return np.array(values) if units is None else (values.astype(np.float64) - units[0]) / units[1]
+
+
+def as_array(value: Tensor) -> np.ndarray:
+    """Numbers for scikit-learn."""
+    made: np.ndarray = value.detach().cpu().numpy()
+    return made

@@ -1,0 +1,92 @@
+"""How an estimator's network is made, so that it can be made again when the estimator is read back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from temperance.apps.recipes import Task, table_target
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import derive_seed
+from temperance.model.likelihoods import HeteroscedasticNormal, Likelihood
+from temperance.model.priors import Prior
+from temperance.model.target import Target
+
+NetworkFactory = Callable[[int, int], nn.Module]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """The same blueprint gives the same network, first weights included: they come from ``seed``.
+
+    ``outputs`` counts what is predicted: classes, or columns of y. A factory is asked for twice as many outputs where
+    the likelihood learns a noise for each of them.
+    """
+
+    task: Task
+    inputs: int
+    outputs: int
+    hidden: tuple[int, ...]
+    dtype: str
+    seed: int
+    factory: NetworkFactory | None = None
+
+    def target(self, likelihood: Likelihood | None, prior: Prior | None) -> Target:
+        """The problem to learn, with the usual likelihood and prior of a table where none is given."""
+        seed = derive_seed(self.seed, "network")
+        usual = table_target(
+            self.task,
+            self.inputs,
+            self.outputs,
+            hidden=self.hidden if self.factory is None else (),
+            prior=prior,
+            likelihood=likelihood,
+            seed=seed,
+        )
+        network = copy.deepcopy(usual.network)
+        if self.factory is not None:
+            wanted = self.outputs * (2 if isinstance(usual.likelihood, HeteroscedasticNormal) else 1)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                network = self.factory(self.inputs, wanted)
+            if not isinstance(network, nn.Module):
+                raise ArgumentError(f"`network` must return a torch module; got {type(network).__name__}.")
+        return Target(network.to(getattr(torch, self.dtype)), usual.likelihood, usual.prior)
+
+    def network(self, likelihood: Likelihood) -> nn.Module:
+        """The network alone."""
+        return copy.deepcopy(self.target(likelihood, None).network)
+
+
+def check_hidden(hidden: object) -> tuple[int, ...]:
+    """Widths of hidden layers, whole numbers of any kind."""
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+        raise ArgumentError(f"`hidden` must be a sequence of widths such as (50, 50); got {hidden!r}.")
+    try:
+        widths = tuple(_whole(width) for width in hidden)
+    except TypeError:
+        widths = (0,)
+    if any(width < 1 for width in widths):
+        raise ArgumentError(f"`hidden` must hold positive whole numbers; got {hidden!r}.")
+    return widths
+
+
+def check_factory(network: Any) -> NetworkFactory | None:
+    """A function of (inputs, outputs), or nothing."""
+    if isinstance(network, nn.Module) or not (network is None or callable(network)):
+        raise ArgumentError(
+            "`network` must be a function of (inputs, outputs) that makes a torch module, because every fit needs a "
+            f"fresh one; got {type(network).__name__}."
+        )
+    return network
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value.__index__()) if hasattr(value, "__index__") else 0

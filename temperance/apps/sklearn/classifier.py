@@ -1,0 +1,96 @@
+"""``BayesianClassifier``: class probabilities that know what they do not know."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from temperance.apps.recipes import Task
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
+from temperance.core.errors import DataError
+from temperance.judge.calibrate import CalibrationRule, Isotonic, Temperature, Vector
+from temperance.predict.predictive import ClassPredictive
+
+
+class BayesianClassifier(ClassifierMixin, BayesianEstimator):
+    """A Bayesian neural network for two or more classes; settings are those of :class:`BayesianEstimator`.
+
+    ``calibrate`` is ``"temperature"``, ``"vector"``, ``"isotonic"``, or a rule of :mod:`temperance.judge.calibrate`.
+    ``classes_`` holds the labels in the order of the columns of ``predict_proba``.
+
+    How it compares, both sides with their own defaults (two times five folds, columns standardised): log-loss 0.089 ±
+    0.008 on breast cancer and 0.172 ± 0.006 on wine, ``MLPClassifier()`` 0.081 ± 0.014 and 0.065 ± 0.005; accuracy
+    0.979 and 0.992 against 0.972 and 0.978. On a table as small as wine the usual prior makes probabilities
+    too timid; with ``prior=GaussianPrior(1.0)`` ordinary training (``"map"``, 100 epochs, five folds) goes from 0.169
+    to 0.038 there, but from 0.089 to 0.121 on breast cancer. Compare priors and ``calibrate="temperature"`` by
+    ``log_score`` on your own data.
+
+    >>> from sklearn.datasets import load_wine
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = BayesianClassifier("Ensemble(MAP(lr=1e-2), 3)", hidden=(16,), epochs=20, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    >>> bool(model.uncertainty(X).total.mean() < np.log(3))
+    True
+    """
+
+    _task: ClassVar[Task] = "classification"
+    _rules: ClassVar[dict[str, type[CalibrationRule]]] = {
+        "temperature": Temperature,
+        "vector": Vector,
+        "isotonic": Isotonic,
+    }
+    classes_: np.ndarray
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows of X and their labels y, of any kind."""
+        x, labels = validate_data(self, X, y, dtype=_DTYPES)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise DataError(f"`y` must hold at least two classes; got 1 class, {self.classes_[0]!r}.")
+        self._learn(x, codes.astype(np.int64), len(self.classes_), None)
+        return self
+
+    def predictive(self, X: Any) -> ClassPredictive:
+        """The whole predictive distribution at X; class k is ``classes_[k]``."""
+        found = super().predictive(X)
+        assert isinstance(found, ClassPredictive)
+        return found
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(y | x, D) of each class: the average over the posterior."""
+        probs = as_array(self.predictive(X).probs)
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(y | x, D) of each class, finite where the probability itself rounds to zero."""
+        found = self.predictive(X)
+        columns = [found.log_prob(torch.full((len(found),), k)) for k in range(len(self.classes_))]
+        return as_array(torch.stack(columns, dim=1).log_softmax(1))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each row."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def uncertainty(self, X: Any) -> Uncertainty:
+        """In nats: entropy = aleatoric part + mutual information of label and weights."""
+        found = self.predictive(X)
+        parts = (found.entropy(), found.aleatoric(), found.mutual_information())
+        return Uncertainty(*(as_array(part) for part in parts))
+
+    def log_score(self, X: Any, y: Any) -> float:
+        """Mean log p(y | x, D): the negative log-loss. A label that was not in the training data scores −∞."""
+        found = self.predict_log_proba(X)
+        given = np.asarray(y)
+        if given.shape != (len(found),):
+            raise DataError(f"`y` must have one label for each of the {len(found)} rows; got shape {given.shape}.")
+        place = np.searchsorted(self.classes_, given).clip(max=len(self.classes_) - 1)
+        known = self.classes_[place] == given
+        return float(np.where(known, found[np.arange(len(found)), place], -np.inf).mean())

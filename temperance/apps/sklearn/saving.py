@@ -1,0 +1,126 @@
+"""Estimators as bytes and as folders: tensors in safetensors, the rest in JSON, no module and no hook.
+
+A folder is a run like any other, with one part more: ``temperance.load(path, network)`` reads the posterior in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from temperance.apps.sklearn.blueprint import Blueprint
+from temperance.core.encoding import Tensors, decode, encode, moved
+from temperance.core.errors import ArgumentError, CorruptRunError, StoreError
+from temperance.core.status import Status
+from temperance.model.target import Target
+from temperance.posteriors import Posterior
+from temperance.run import store
+from temperance.run.fitted import Fitted, RunInfo, check_same_network, describe, target_part, value_part
+from temperance.run.store import Run
+
+PART = "estimator"
+Parts = dict[str, tuple[Any, Tensors]]
+
+
+def parts_of(fitted: Fitted, extras: dict[str, Any]) -> tuple[dict[str, Any], Parts]:
+    """A manifest, and the parts that go with it."""
+    manifest = describe(fitted.target, fitted.info, fitted.method, fitted.seed, fitted.run)
+    parts = {
+        **target_part(fitted.target),
+        **value_part("posterior", fitted.posterior),
+        **value_part(PART, extras),
+    }
+    return manifest, parts
+
+
+def pack(fitted: Fitted, extras: dict[str, Any]) -> dict[str, Any]:
+    """A fit as plain dictionaries, numbers and bytes."""
+    manifest, parts = parts_of(fitted, extras)
+    packed = {}
+    for name, (form, tensors) in parts.items():
+        plain = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
+        packed[name] = {"form": form, "tensors": safetensors.torch.save(plain)}
+    return {"manifest": manifest, "parts": packed}
+
+
+def unpack(packed: dict[str, Any]) -> Run:
+    """What :func:`pack` made, as if it had been read from a folder."""
+    parts, cache = {}, {}
+    for name, part in packed["parts"].items():
+        parts[name] = {"form": part["form"]}
+        # Copies, because the memory of bytes is not aligned as torch aligns its own, and sums would round differently.
+        cache[name] = {key: value.clone() for key, value in safetensors.torch.load(part["tensors"]).items()}
+    return Run(Path(), {**packed["manifest"], "parts": parts}, cache)
+
+
+def save_run(path: str | Path, fitted: Fitted, extras: dict[str, Any]) -> None:
+    """Write a fit and what the estimator adds to a folder."""
+    manifest, parts = parts_of(fitted, extras)
+    store.write_run(path, manifest, parts)
+
+
+def extras_in(run: Run) -> dict[str, Any]:
+    """What the estimator added to a run."""
+    found: dict[str, Any] = decode(run.form(PART), run.tensors(PART))
+    return found
+
+
+def fitted_in(run: Run, blueprint: Blueprint, device: torch.device) -> Fitted:
+    """The fit in a run, around a network made anew from its blueprint."""
+    settings = decode(run.form("target"), run.tensors("target"))
+    target = Target(blueprint.network(settings["likelihood"]).to(device), **settings)
+    target.workspace.expect_moving(run.manifest["moving"])
+    check_same_network(run, target)
+    posterior = decode(run.form("posterior"), run.tensors("posterior"))
+    if not isinstance(posterior, Posterior):
+        raise CorruptRunError("the estimator's run holds no posterior.")
+    posterior = posterior if device.type == "cpu" else moved(posterior, device)
+    info = run.manifest["info"]
+    try:
+        method = decode(run.manifest["method"], {})
+    except (StoreError, TypeError):
+        method = None  # a method of the user's own: not needed to predict
+    return Fitted(
+        posterior.retarget(target),
+        posterior,
+        RunInfo(**{**info, "status": Status(**info["status"])}),
+        method,
+        run.manifest["seed"],
+        dict(run.manifest["run"]),
+    )
+
+
+def setting(name: str, value: Any) -> Any:
+    """A setting of an estimator as it is written to a folder."""
+    if name == "network" or (name == "random_state" and isinstance(value, np.random.RandomState)):
+        return None
+    if name == "device" and value is not None:
+        return str(value)
+    try:
+        encode(value, {})
+    except TypeError as error:
+        raise ArgumentError(f"`{name}` must be made of plain values to be saved: {error}.") from error
+    return value
+
+
+def to_plain(value: Any) -> Any:
+    """Arrays of numbers or text as lists, exactly; a tuple entry by entry; anything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(to_plain(entry) for entry in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    entries = value.tolist()
+    if not all(isinstance(entry, str | int | float) for entry in entries):
+        raise ArgumentError(f"class labels must be text or numbers to be saved; got {entries[:5]!r}.")
+    return {"dtype": value.dtype.str, "values": entries}
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of :func:`to_plain`."""
+    if isinstance(value, tuple):
+        return tuple(from_plain(entry) for entry in value)
+    return np.array(value["values"], dtype=value["dtype"]) if isinstance(value, dict) else value

@@ -1,0 +1,223 @@
+"""Several methods on one table: the same rows, the same network, scores side by side with what they cost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from temperance.apps.recipes import method_named, training
+from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared
+from temperance.apps.tables.prepare import Prepared, Say, prepare_table
+from temperance.apps.tables.run import TableRun
+from temperance.apps.tables.safeguards import check_promises
+from temperance.apps.tables.scores import baseline_scores, row_scores, summary
+from temperance.core.errors import ArgumentError, StoreError, TemperanceError
+from temperance.inference.base import Inference
+
+REFERENCE = "map"
+DEFAULT_METHODS = ("map", "ensemble", "laplace", "swag", "vi", "sghmc")
+HIGHER = frozenset({"accuracy"})
+"""Scores of which more is better."""
+
+
+@dataclass
+class MethodScores:
+    """One line of a comparison. ``versus_map`` is the mean difference to MAP over the test rows and its standard error,
+    from paired differences row by row; ``gradients`` and ``time`` are multiples of MAP's."""
+
+    method: str
+    error: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+    versus_map: dict[str, tuple[float, float]] = field(default_factory=dict)
+    coverage: float = math.nan
+    gradients: float = math.nan
+    time: float = math.nan
+    seconds: float = math.nan
+
+    @property
+    def ok(self) -> bool:
+        """Whether it worked."""
+        return not self.error
+
+
+@dataclass
+class Comparison:
+    """What :func:`compare_table` found: a line for each method, and the baseline's scores."""
+
+    target: str
+    task: str
+    test_rows: int
+    seeds: int
+    level: float
+    lines: list[MethodScores]
+    baseline: dict[str, float]
+    notices: list[str] = field(default_factory=list)
+
+    def best(self, score: str) -> float:
+        """The best value of a score among the methods that worked; NaN if none did."""
+        values = [line.scores[score] for line in self.lines if line.ok and math.isfinite(line.scores[score])]
+        if not values:
+            return math.nan
+        return max(values) if score in HIGHER else min(values)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``compare.json`` and ``compare.csv``."""
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(_finite(asdict(self)), indent=1, ensure_ascii=False)
+            (path / "compare.json").write_text(text, encoding="utf-8")
+            with (path / "compare.csv").open("w", encoding="utf-8", newline="") as stream:
+                names = list(self.baseline)
+                writer = csv.writer(stream)
+                versus = [f"{name}_versus_map{part}" for name in _PAIRED[self.task] for part in ("", "_standard_error")]
+                writer.writerow(["method", *names, "coverage", *versus, "gradients", "time", "seconds", "error"])
+                for line in self.lines:
+                    pairs = [v for name in _PAIRED[self.task] for v in line.versus_map.get(name, ("", ""))]
+                    own = [line.scores.get(name, "") for name in names]
+                    rest = [line.gradients, line.time, line.seconds] if line.ok else ["", "", ""]
+                    coverage = line.coverage if line.ok else ""
+                    writer.writerow([line.method, *own, coverage, *pairs, *rest, line.error])
+                writer.writerow(["(baseline)", *(self.baseline[name] for name in names)])
+        except OSError as error:
+            raise StoreError(f"the comparison could not be written to {str(path)!r}: {error}.") from error
+
+
+_PAIRED = {
+    "classification": ("log_loss", "accuracy", "brier"),
+    "regression": ("log_loss", "crps"),
+    "counts": ("log_loss", "crps"),
+}
+
+
+def compare_table(
+    data: Any,
+    target: str,
+    methods: Sequence[str | Inference[Any]] = DEFAULT_METHODS,
+    *,
+    seeds: int = 1,
+    seed: int = 0,
+    epochs: int | None = None,
+    level: float = 0.9,
+    error_rate: float = 0.05,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    say: Say | None = None,
+    **reading: Any,
+) -> Comparison:
+    """Fit each method on the same rows and score it on the same test rows.
+
+    A method that fails has its error in its line and does not stop the others. MAP is added where it is not named, for
+    the differences and the cost are relative to it. With several ``seeds`` the fits differ, the split does not, and the
+    scores of a row are averaged over them: the standard errors are over test rows. ``reading`` are further arguments of
+    :func:`fit_table` about the table.
+    """
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")
+    check_promises(level, error_rate, None)
+    check_epochs(epochs)
+    named: dict[str, Inference[Any]] = {}
+    for method in methods:
+        named[method if isinstance(method, str) else repr(method)] = method_named(method)
+    if not named:
+        raise ArgumentError("`methods` must name at least one method.")
+    if REFERENCE not in named:
+        named = {REFERENCE: method_named(REFERENCE), **named}
+    if out is not None and (Path(out) / "compare.json").exists() and not overwrite:
+        raise StoreError(f"`out` {str(out)!r} holds a comparison; choose another folder, or --overwrite it.")
+    prepared = prepare_table(data, target, seed=seed, say=say, **reading)
+    if not len(prepared.test):
+        raise ArgumentError("`test` must be above 0: methods are compared on test rows.")
+    order = sorted(named, key=lambda name: name != REFERENCE)
+    made: dict[str, MethodScores] = {}
+    rows: dict[str, dict[str, NDArray[np.float64]]] = {}
+    for name in order:
+        if say is not None:
+            say(f"{name}: {type(named[name]).__name__}")
+        made[name], found = _one(name, named[name], prepared, seed, seeds, epochs, level, error_rate, progress, say)
+        if found is not None:
+            rows[name] = found
+    base = made[REFERENCE]
+    gradients, seconds = base.gradients, max(base.seconds, 1e-9)
+    for name, line in made.items():
+        if line.ok and base.ok:
+            line.versus_map = {
+                score: _paired(rows[name][score], rows[REFERENCE][score]) for score in _PAIRED[prepared.schema.task]
+            }
+            line.gradients, line.time = line.gradients / gradients, line.seconds / seconds
+        else:
+            line.gradients = line.time = math.nan
+    comparison = Comparison(
+        target, prepared.schema.task, len(prepared.test), seeds, level, [made[name] for name in named],
+        baseline_scores(prepared.schema, baseline_of(prepared).numpy(), prepared.test.y), prepared.notices,
+    )  # fmt: skip
+    if out is not None:
+        comparison.save(out)
+    return comparison
+
+
+def _one(
+    name: str,
+    method: Inference[Any],
+    prepared: Prepared,
+    seed: int,
+    seeds: int,
+    epochs: int | None,
+    level: float,
+    error_rate: float,
+    progress: bool | None,
+    say: Say | None,
+) -> tuple[MethodScores, dict[str, NDArray[np.float64]] | None]:
+    line, found = MethodScores(name, gradients=0.0, seconds=0.0), []
+    try:
+        for k in range(seeds):
+            run = fit_prepared(
+                prepared, method, seed=seed + k, epochs=epochs, level=level, error_rate=error_rate, progress=progress,
+                say=say,
+            )  # fmt: skip
+            part = row_scores(run, prepared.test.encoded, prepared.test.y)
+            found.append((summary(run, part, []), _by_row(run, part)))
+            batch = len(prepared.train) if method.reads == "full" else training(len(prepared.train))[1]
+            line.gradients += method.cost().gradients_per_step * run.fitted.info.steps * batch / seeds
+            line.seconds += run.fitted.info.seconds / seeds
+    except (TemperanceError, RuntimeError, ArithmeticError) as error:
+        return MethodScores(name, error=str(error).splitlines()[0] if str(error) else type(error).__name__), None
+    line.scores = {key: float(np.mean([e.scores[key] for e, _ in found])) for key in found[0][0].scores}
+    line.coverage = float(np.mean([e.coverage for e, _ in found]))
+    return line, {key: np.mean([rows[key] for _, rows in found], axis=0) for key in found[0][1]}
+
+
+def _by_row(run: TableRun, part: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    if run.schema.task != "classification":
+        return {"log_loss": part["log_loss"], "crps": part["crps"]}
+    truth = np.eye(len(run.schema.classes))[part["y"].astype(np.int64)]
+    return {
+        "log_loss": part["log_loss"],
+        "accuracy": 1 - part["wrong"],
+        "brier": np.square(part["probs"] - truth).sum(1),
+    }
+
+
+def _paired(own: NDArray[np.float64], reference: NDArray[np.float64]) -> tuple[float, float]:
+    gap = own - reference
+    return float(gap.mean()), float(gap.std(ddof=1) / math.sqrt(len(gap))) if len(gap) > 1 else math.nan
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value

@@ -1,0 +1,249 @@
+"""``fit_table``: from a table to a run, and ``fit_prepared``, the same for one method of several."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, training
+from temperance.apps.tables.encode import Encoded
+from temperance.apps.tables.folder import CHECKPOINT, check_out, save_table_run
+from temperance.apps.tables.marginal import predict_encoded
+from temperance.apps.tables.outliers import learn_strangeness
+from temperance.apps.tables.predictions import check_new_names
+from temperance.apps.tables.prepare import MAX_ROWS, Part, Prepared, Say, model_targets, prepare_table
+from temperance.apps.tables.run import TableRun, TableState, guard_from, in_units
+from temperance.apps.tables.safeguards import check_promises
+from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
+from temperance.core.status import INTERRUPTED
+from temperance.inference.base import Inference
+from temperance.judge.calibrate import Temperature, VarianceScale
+from temperance.model.likelihoods import Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted
+
+HIDDEN = (50, 50)
+_LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
+    "classification": (Categorical(),),
+    "regression": (HeteroscedasticNormal(), Normal()),
+    "counts": (Poisson(),),
+}
+_TEST_ROWS = 10_000
+_FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
+_CALIBRATE = 50  # fewer rows are not calibrated on: one number learned from a handful does more harm than good
+
+
+def fit_table(
+    data: Any,
+    target: str,
+    *,
+    task: str | None = None,
+    method: str | Inference[Any] = DEFAULT_METHOD,
+    out: str | Path | None = None,
+    seed: int = 0,
+    epochs: int | None = None,
+    test: float = 0.2,
+    validation: float = 0.2,
+    drop: Sequence[str] = (),
+    group: str | None = None,
+    id: str | None = None,
+    level: float = 0.9,
+    error_rate: float = 0.05,
+    tolerance: float | None = None,
+    max_rows: int = MAX_ROWS,
+    encoding: str | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool | None = None,
+    say: Say | None = None,
+) -> TableRun:
+    """Learn to predict one column of a table from the others, with calibrated uncertainty.
+
+    Args:
+        data: the path of a CSV (plain or gzipped) or parquet file, or a pandas ``DataFrame``.
+        target: the column to predict.
+        task: ``"classification"``, ``"regression"`` or ``"counts"``; recognised unless given.
+        method: a name from :data:`temperance.apps.recipes.RECIPES`, an expression, or a method.
+        out: a folder for the run. It is saved as it goes, so that ``resume`` goes on bit for bit.
+        seed: decides everything random.
+        epochs: how long to train; by the number of rows unless given.
+        test, validation: fractions of the rows kept apart. Validation rows calibrate (one half) and give the promises
+            of intervals and of the advice to ask a human (the other half).
+        drop: columns to leave out.
+        group: a column whose values are never divided between training, validation and test.
+        id: a column that names the rows; it is not an input.
+        level: of the intervals and sets.
+        error_rate: wrong answers tolerated among those on which no human is asked.
+        tolerance: how far off a number must be to be called wrong; half the target's spread unless given.
+        max_rows: of longer tables a random sample of so many rows is used.
+        encoding, separator, decimal: of a CSV; recognised unless given.
+        overwrite, resume: of an ``out`` that exists: replace it, or go on with an unfinished run.
+        progress: show a progress bar; ``None`` shows it on a terminal.
+        say: called with each remark on the table; they are also in ``notices``.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"size": np.arange(60.0), "kind": ["a", "b"] * 30})
+    >>> frame["big"] = np.where(frame["size"] > 30, "yes", "no")
+    >>> run = fit_table(frame, "big", method="map", epochs=3)
+    >>> run.predict(frame.head(2))["prediction"].isin(["yes", "no"]).all()
+    np.True_
+    """
+    chosen = method_named(method)
+    check_promises(level, error_rate, tolerance)
+    check_epochs(epochs)
+    folder = None if out is None else check_out(out, overwrite=overwrite, resume=resume)
+    prepared = prepare_table(
+        data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, seed=seed,
+        max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
+    )  # fmt: skip
+    checkpoint = None if folder is None else folder / CHECKPOINT
+    run = fit_prepared(
+        prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
+        checkpoint=checkpoint, progress=progress, say=say,
+    )  # fmt: skip
+    if folder is not None:
+        save_table_run(run, folder, overwrite=True)
+    return run
+
+
+def check_epochs(epochs: int | None) -> None:
+    """Raise unless ``epochs`` can be trained for."""
+    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
+        raise ArgumentError(f"`epochs` must be a positive whole number; got {epochs!r}.")
+
+
+def fit_prepared(
+    prepared: Prepared,
+    method: Inference[Any],
+    *,
+    seed: int = 0,
+    epochs: int | None = None,
+    level: float = 0.9,
+    error_rate: float = 0.05,
+    tolerance: float | None = None,
+    checkpoint: Path | None = None,
+    progress: bool | None = None,
+    say: Say | None = None,
+) -> TableRun:
+    """Train, calibrate, and make the promises."""
+    schema, words = prepared.schema, list(prepared.notices)
+    check_epochs(epochs)
+    check_new_names(schema, list(prepared.test_frame.columns))
+    proposed, batch = training(len(prepared.train))
+    if method.reads == "full":
+        proposed = _FULL_STEPS
+    length = epochs if epochs is not None else None if method.default_steps is not None else proposed
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TemperanceWarning)
+        fitted = _train(prepared, method, length, batch, seed, checkpoint, progress)
+        if fitted.info.status == INTERRUPTED and checkpoint is not None:
+            raise KeyboardInterrupt
+        known = _known(prepared.calibration)
+        calibrator = _calibrate(fitted, prepared, known)
+    remarks = [str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)]
+
+    def predict(encoded: Encoded) -> Any:
+        return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
+
+    strangeness = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed)
+    guard_rows = _known(prepared.guard)
+    if calibrator is None and len(known) < _CALIBRATE:  # nothing was learned from them: they can keep promises too
+        both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
+        guard_rows = Part(Encoded(both), np.concatenate([known.y, guard_rows.y]))
+    if tolerance is None:
+        tolerance = 1.0 if schema.task == "classification" else 0.5 * (float(prepared.train.y.std()) or 1.0)
+    guard, more = guard_from(
+        schema, predict, strangeness, guard_rows.encoded.x, guard_rows.y, level, error_rate, tolerance
+    )
+    if say is not None:
+        for remark in remarks + more:
+            say(remark)
+    state = TableState(
+        schema, calibrator, strangeness, guard, torch.from_numpy(guard_rows.encoded.x), torch.from_numpy(guard_rows.y),
+        baseline_of(prepared), fitted.target.likelihood, HIDDEN, seed,
+        {
+            "rows": len(prepared.train), "validation rows": len(prepared.calibration) + len(prepared.guard),
+            "test rows": len(prepared.test), "epochs": length, "batch size": batch,
+        },
+    )  # fmt: skip
+    kept = prepared.test_frame
+    if len(kept) > _TEST_ROWS:
+        kept = kept.sample(_TEST_ROWS, random_state=seed % 2**32).sort_index().reset_index(drop=True)
+    return TableRun(state, fitted, kept, words + remarks + more)
+
+
+def _train(
+    prepared: Prepared,
+    method: Inference[Any],
+    epochs: int | None,
+    batch_size: int,
+    seed: int,
+    checkpoint: Path | None,
+    progress: bool | None,
+) -> Fitted:
+    """The posterior. The noise of a real target may depend on the inputs, for then it is known where to ask a human; a
+    method that fails with such noise is given noise of one size."""
+    schema = prepared.schema
+    choices = _LIKELIHOODS[schema.task]
+    held_out = prepared.data(prepared.calibration) if method.needs_held_out else None
+    for k, likelihood in enumerate(choices):
+        path = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * k)
+        later = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * (k + 1))
+        if later is not None and later.is_dir():
+            continue  # this choice failed before the run was interrupted
+        target = table_target(
+            schema.task, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
+        )
+        try:
+            return fit(
+                target, method, prepared.data(prepared.train), epochs=epochs, batch_size=batch_size, seed=seed,
+                progress=progress, checkpoint=path, held_out=held_out,
+            )  # fmt: skip
+        except NumericalError as error:
+            if k + 1 == len(choices):
+                raise
+            words = str(error).split(". ")[0]
+            warnings.warn(f"noise of one size for all rows is used, for: {words}.", TemperanceWarning, stacklevel=2)
+    raise AssertionError("unreachable")
+
+
+def _known(part: Part) -> Part:
+    """The rows without an unknown value: the others are never answered without a human."""
+    keep = np.ones(len(part), dtype=bool)
+    keep[part.encoded.open_rows] = False
+    if not keep.any():
+        raise DataError("every validation row has a value never seen in training: split otherwise (--group?).")
+    return Part(Encoded(part.encoded.x[keep]), part.y[keep])
+
+
+def _calibrate(fitted: Fitted, prepared: Prepared, known: Part) -> Any:
+    """A temperature for classes, a factor on the spread for real numbers, nothing for counts."""
+    schema = prepared.schema
+    if schema.task == "counts":
+        return None
+    if len(known) < _CALIBRATE:
+        words = f"{len(known)} rows are too few to calibrate on (at least {_CALIBRATE}): left as the network has it."
+        warnings.warn(words, TemperanceWarning, stacklevel=2)
+        return None
+    rule = Temperature() if schema.task == "classification" else VarianceScale()
+    try:
+        return rule.fit(predict_encoded(fitted, known.encoded), model_targets(schema, known.y))
+    except DataError as error:
+        warnings.warn(f"not calibrated: {error}", TemperanceWarning, stacklevel=2)
+        return None
+
+
+def baseline_of(prepared: Prepared) -> torch.Tensor:
+    """The training share of each class, or the mean and spread of the target."""
+    y, schema = prepared.train.y, prepared.schema
+    if schema.task != "classification":
+        return torch.tensor([y.mean(), y.std() or 1.0], dtype=torch.float64)
+    counts = np.bincount(y.astype(np.int64), minlength=len(schema.classes)) + 1.0
+    return torch.from_numpy(counts / counts.sum())

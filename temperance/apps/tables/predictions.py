@@ -1,0 +1,252 @@
+"""The columns that ``temperance predict`` adds to a table, and writing them beside it, a chunk at a time."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from temperance.apps.tables.dialect import Dialect
+from temperance.apps.tables.encode import Encoded
+from temperance.apps.tables.reading import CHUNK, Chunk, TableFile
+from temperance.apps.tables.run import TableRun
+from temperance.apps.tables.safeguards import flat
+from temperance.apps.tables.schema import Schema
+from temperance.core.errors import ArgumentError, DataError, StoreError
+from temperance.predict import ClassPredictive, Predictive
+
+_OPEN_ROWS = 512  # rows with unknown values at once: each stands for many
+_OUTPUTS = 2**24  # draws × rows × outputs of a chunk, which are then kept between statistics
+STRANGE = "unlike the training rows"
+
+
+def new_names(schema: Schema) -> list[str]:
+    """The names of the columns that are added."""
+    if schema.task == "classification":
+        own = ["prediction", *(f"probability_{name}" for name in schema.classes), "plausible"]
+    else:
+        own = ["prediction_mean", "prediction_std", "prediction_low", "prediction_high"]
+    return [*own, "epistemic_share", "ask_a_human", "flags"]
+
+
+def check_new_names(schema: Schema, columns: Sequence[str]) -> None:
+    """Raise where the table has such a column already."""
+    twice = [name for name in new_names(schema) if name in set(columns)]
+    if twice:
+        listed = ", ".join(f"`{name}`" for name in twice[:5])
+        raise ArgumentError(f"the table must not have columns named like the predictions; got {listed}. Rename them.")
+
+
+def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """The added columns for the rows of ``frame``."""
+    encoded = run.encode(frame)
+    total, unsure = len(encoded.x), encoded.open_rows
+    strange = run.state.strangeness.flags(encoded.x)
+    if not len(unsure):
+        made = _columns_of(run, run.predictive_of(encoded))
+    else:
+        plain = np.setdiff1d(np.arange(total), unsure)
+        parts = [(plain, Encoded(encoded.x[plain]))] if len(plain) else []
+        for start in range(0, len(unsure), _OPEN_ROWS):
+            rows = unsure[start : start + _OPEN_ROWS]
+            parts.append((rows, _some(encoded, rows)))
+        made = {}
+        for rows, part in parts:
+            for name, values in _columns_of(run, run.predictive_of(part), bool(part.unknown)).items():
+                made.setdefault(name, np.empty(total, dtype=values.dtype))[rows] = values
+    ask = made["ask_a_human"] | strange
+    ask[unsure] = True
+    made["ask_a_human"] = np.where(ask, "yes", "no").astype(object)
+    made["flags"] = _flag_texts(run, encoded, strange)
+    return made
+
+
+def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
+    unknown = {k: np.flatnonzero(np.isin(rows, at)) for k, at in encoded.unknown.items()}
+    return Encoded(encoded.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, encoded._columns)
+
+
+def _columns_of(run: TableRun, predictive: Predictive, unknown: bool = False) -> dict[str, NDArray[Any]]:
+    schema, guard = run.schema, run.guard
+    made: dict[str, NDArray[Any]] = {}
+    if isinstance(predictive, ClassPredictive):
+        probs = predictive.probs.double().cpu().numpy()
+        names = np.array(schema.classes, dtype=object)
+        made["prediction"] = names[probs.argmax(1)]
+        made |= {f"probability_{name}": probs[:, k] for k, name in enumerate(schema.classes)}
+        made["plausible"] = _texts(guard.sets(predictive, unknown), list(schema.classes), " | ")
+        known, total = flat(predictive.mutual_information()), flat(predictive.entropy())
+    else:
+        made["prediction_mean"] = flat(predictive.mean())
+        known = flat(predictive.epistemic_variance())
+        total = flat(predictive.aleatoric_variance()) + known
+        made["prediction_std"] = np.sqrt(total)
+        made["prediction_low"], made["prediction_high"] = guard.interval(predictive, schema.task)
+    share = np.divide(known, total, out=np.zeros_like(total), where=total > 0)
+    made["epistemic_share"] = np.clip(share, 0.0, 1.0)
+    made["ask_a_human"] = guard.asks(predictive)
+    return made
+
+
+def _flag_texts(run: TableRun, encoded: Encoded, strange: NDArray[np.bool_]) -> NDArray[Any]:
+    words = [flag.words for flag in encoded.flags]
+    made = np.full(len(strange), "", dtype=object)
+    mask = np.zeros((len(strange), len(words) + 1), dtype=bool)
+    for k, flag in enumerate(encoded.flags):
+        mask[flag.rows, k] = True
+    mask[:, -1] = strange
+    some = np.flatnonzero(mask.any(1))
+    words.append(f"{STRANGE} (p <= {run.state.strangeness.false_alarms:.2g})")
+    if len(some):
+        made[some] = _texts(mask[some], words, "; ")
+    return made
+
+
+def _texts(mask: NDArray[np.bool_], words: list[str], between: str) -> NDArray[Any]:
+    """For each row the words whose place is true, joined; each different row is put together once."""
+    packed = np.packbits(mask, axis=1)
+    keys = packed.view(f"V{packed.shape[1]}").reshape(-1) if packed.shape[1] > 1 else packed.reshape(-1)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    texts = [between.join(word for word, on in zip(words, mask[k], strict=True) if on) for k in first]
+    return np.array(texts, dtype=object)[inverse.reshape(-1)]
+
+
+def predict_file(
+    run: TableRun,
+    table: TableFile,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    advance: Callable[[int], None] | None = None,
+) -> int:
+    """Write the rows of ``table`` with predictions beside them to ``out`` (``.csv``, ``.csv.gz`` or ``.parquet``), in
+    the memory of one chunk; returns how many rows asked for a human.
+
+    What was read from a CSV is written as it was, letter for letter. The file appears when it is whole.
+    """
+    path = Path(out)
+    if path.exists() and not overwrite:
+        raise StoreError(f"`out` {str(path)!r} exists; choose another name, or --overwrite it.")
+    if not path.parent.is_dir():
+        raise StoreError(f"`out` {str(path)!r} cannot be written: there is no folder {str(path.parent)!r}.")
+    lacking = [c.name for c in run.schema.columns if c.name not in table.columns]
+    if lacking:
+        raise DataError(f"{table.name} lacks columns of the training table: {', '.join(f'`{n}`' for n in lacking)}.")
+    check_new_names(run.schema, table.columns)
+    rows = max(1000, min(CHUNK, _OUTPUTS // (30 * run.schema.outputs)))
+    asked = total = 0
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        with _writer(temporary, path, table, run) as write:
+            for chunk in table.chunks(rows, text=run.schema.kept_as_text(table.columns), keep_records=True):
+                made = prediction_columns(run, chunk.frame)
+                asked += int((made["ask_a_human"] == "yes").sum())
+                total += len(chunk.frame)
+                write(chunk, made)
+                if advance is not None:
+                    advance(total)
+        if not total:
+            raise DataError(f"{table.name} has a header and no rows.")
+        os.replace(temporary, path)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{str(path)!r} could not be written: {error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return asked
+
+
+class _writer:
+    """Opens the output and gives a function that appends a chunk."""
+
+    def __init__(self, temporary: Path, path: Path, table: TableFile, run: TableRun) -> None:
+        self.temporary, self.table, self.run = temporary, table, run
+        self.parquet = path.suffix.lower() in (".parquet", ".pq")
+        self.packed = path.suffix.lower() == ".gz"
+        self.stream: IO[str] | None = None
+        self.sink: Any = None
+
+    def __enter__(self) -> Callable[[Chunk, dict[str, NDArray[Any]]], None]:
+        if self.parquet:
+            return self._append_parquet
+        raw = gzip.open(self.temporary, "wb", compresslevel=4) if self.packed else self.temporary.open("wb")
+        self.stream = io.TextIOWrapper(raw, encoding="utf-8", newline="")
+        self.dialect = self.table.dialect or Dialect()
+        names = [*self.table.columns, *new_names(self.run.schema)]
+        self.stream.write(self.dialect.separator.join(quoted(name, self.dialect.separator) for name in names) + "\n")
+        return self._append_csv
+
+    def _append_csv(self, chunk: Chunk, made: dict[str, NDArray[Any]]) -> None:
+        assert self.stream is not None
+        mark = self.dialect.separator
+        records = chunk.records
+        if records is None:
+            text = chunk.frame.to_csv(
+                index=False, header=False, sep=mark, decimal=self.dialect.decimal, lineterminator="\n"
+            )
+            records = text.split("\n")[:-1] if '"' not in text else None
+        elif len(self.table.columns) > 1:
+            records = _filled(records, np.flatnonzero(chunk.frame.iloc[:, -1].isna()), len(self.table.columns), mark)
+        if records is None:  # quoted line breaks may be inside: let pandas write all of it
+            both = pd.concat([chunk.frame.reset_index(drop=True), pd.DataFrame(made)], axis=1)
+            both.to_csv(
+                self.stream, index=False, header=False, sep=mark, decimal=self.dialect.decimal, lineterminator="\n"
+            )
+            return
+        columns = [_formatted(name, values, self.dialect) for name, values in made.items()]
+        self.stream.write("\n".join(map(mark.join, zip(records, *columns, strict=True))) + "\n")
+
+    def _append_parquet(self, chunk: Chunk, made: dict[str, NDArray[Any]]) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        frame = chunk.frame.reset_index(drop=True)
+        if self.table.dialect is not None:  # a column may be whole numbers in one chunk and not in the next
+            frame = frame.astype({name: "float64" for name in frame.columns if frame[name].dtype.kind in "iuf"})
+        both = pd.concat([frame, pd.DataFrame(made)], axis=1)
+        rows = pyarrow.Table.from_pandas(
+            both, schema=None if self.sink is None else self.sink.schema, preserve_index=False
+        )
+        if self.sink is None:
+            self.sink = pyarrow.parquet.ParquetWriter(self.temporary, rows.schema)
+        self.sink.write_table(rows)
+
+    def __exit__(self, *error: Any) -> None:
+        for opened in (self.stream, self.sink):
+            if opened is not None:
+                opened.close()
+
+
+def _filled(records: list[str], rows: NDArray[np.int64], width: int, mark: str) -> list[str]:
+    """Records with fewer values than the header, among ``rows``, filled up: what is added stands under its name."""
+    made = list(records)
+    for k in rows.tolist():
+        if records[k].count(mark) < width - 1 or '"' in records[k]:
+            made[k] += mark * (width - len(next(csv.reader([records[k]], delimiter=mark))))
+    return made
+
+
+def quoted(text: str, mark: str) -> str:
+    """A value as it stands in a CSV."""
+    special = any(c in text for c in (mark, '"', "\n", "\r"))
+    return '"' + text.replace('"', '""') + '"' if special else text
+
+
+def _formatted(name: str, values: NDArray[Any], dialect: Dialect) -> list[str]:
+    if values.dtype == object:
+        codes, found = pd.factorize(values)
+        texts = np.array([quoted(str(v), dialect.separator) for v in found], dtype=object)
+        return texts[codes].tolist()
+    form = "%.4g" if name == "epistemic_share" else "%.6g" if name.startswith("probability_") else "%.8g"
+    made = list(map(form.__mod__, values.tolist()))
+    return [text.replace(".", ",") for text in made] if dialect.decimal == "," else made

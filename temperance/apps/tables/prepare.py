@@ -1,0 +1,195 @@
+"""From a table to numbers: what is to be predicted, from which columns, and which rows are for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from temperance.apps.tables.encode import Encoded, encode
+from temperance.apps.tables.reading import open_table, read_rows
+from temperance.apps.tables.schema import (
+    TASKS,
+    Schema,
+    Task,
+    check_learnable,
+    check_target,
+    learn_columns,
+    read_target,
+    recognise_task,
+)
+from temperance.apps.tables.split import Rows, check_fractions, halves, split_rows
+from temperance.core.errors import ArgumentError, DataError
+from temperance.core.seeds import check_seed, derive_seed
+from temperance.data.data import Data, DataInfo
+
+Say = Callable[[str], None]
+MAX_ROWS = 500_000
+"""Rows of a table that are used; of longer ones a random sample."""
+
+_GUARD_ROWS = 20_000
+_FEW = 200
+
+
+@dataclass
+class Part:
+    """Some rows, as the network sees them, with their targets in their own units."""
+
+    encoded: Encoded
+    y: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass
+class Prepared:
+    """A table ready for any method: ``calibration`` and ``guard`` are the halves of the validation rows."""
+
+    schema: Schema
+    train: Part
+    calibration: Part
+    guard: Part
+    test: Part
+    test_frame: pd.DataFrame
+    notices: list[str] = field(default_factory=list)
+
+    def data(self, part: Part) -> Data:
+        """Rows for :func:`temperance.run.fit`: classes as integers, real targets standardised."""
+        info = DataInfo(name=self.schema.target, task=self.schema.task, classes=self.schema.classes)
+        return Data(torch.from_numpy(part.encoded.x), model_targets(self.schema, part.y), info=info)
+
+
+def model_targets(schema: Schema, y: NDArray[np.float64]) -> torch.Tensor:
+    """Targets as the network learns them."""
+    if schema.task == "classification":
+        return torch.from_numpy(y.astype(np.int64))
+    if schema.task == "counts":
+        return torch.from_numpy(y.astype(np.float32)[:, None])
+    return torch.from_numpy(((y - schema.centre) / schema.spread).astype(np.float32)[:, None])
+
+
+def prepare_table(
+    data: Any,
+    target: str,
+    *,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    group: str | None = None,
+    id: str | None = None,
+    test: float = 0.2,
+    validation: float = 0.2,
+    seed: int = 0,
+    max_rows: int = MAX_ROWS,
+    encoding: str | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    say: Say | None = None,
+) -> Prepared:
+    """Read a table, recognise its columns, split its rows and encode them; see :func:`~tp.tables.fit_table`."""
+    tell = _Teller(say)
+    check_fractions(test, validation)
+    seed = check_seed(seed)
+    if task is not None and task not in TASKS:
+        raise ArgumentError(f"`task` must be one of {', '.join(TASKS)}; got {task!r}.")
+    table = open_table(data, encoding=encoding, separator=separator, decimal=decimal)
+    check_target(table.columns, target)
+    for name, argument in [(id, "id"), (group, "group"), *((name, "drop") for name in drop)]:
+        if name is not None:
+            check_target(table.columns, name, argument)
+    if target in (id, group, *drop):
+        raise ArgumentError(f"`target` `{target}` must not also be an id, a group or dropped.")
+    frame, notices = read_rows(table, max_rows, seed, [name for name in (id, group) if name])
+    tell.all(notices)
+    chosen, y, classes = _target(frame[target], target, task, tell)
+    present = ~np.isnan(y)
+    if not present.all():
+        tell(f"{int((~present).sum()):,} rows without a value of `{target}`: left out.")
+        frame, y = frame[present].reset_index(drop=True), y[present]
+    check_learnable(y, target, chosen, classes)
+    labels = y.astype(np.int64) if chosen == "classification" else None
+    groups = None if group is None else frame[group]
+    train, held, tested = split_rows(labels, len(y), test, validation, seed, groups)
+    leave = {target: "is the target"} | dict.fromkeys(drop, "was dropped")
+    leave |= {name: word for name, word in ((id, "is the identifier"), (group, "is the group")) if name}
+    columns, dropped, words = learn_columns(frame, leave, train)
+    tell.all(words)
+    if not columns:
+        raise DataError(f"{table.name} has no column to predict `{target}` from: none varies, or all were dropped.")
+    real = chosen == "regression"
+    centre, spread = (float(y[train].mean()), float(y[train].std()) or 1.0) if real else (0.0, 1.0)
+    schema = Schema(target, chosen, columns, classes, centre, spread, id, group, dropped)
+    first, second = halves(held, seed, groups)
+    if groups is not None:
+        tell(_group_words(groups, first, second))
+    rng = np.random.default_rng(derive_seed(seed, "table-guard"))
+    first, second = (np.sort(rng.permutation(rows)[:_GUARD_ROWS]) for rows in (first, second))
+    _say_rows(tell, train, held, tested, chosen, y, classes)
+    learned = Part(encode(columns, frame.iloc[train], training=True), y[train])
+    calibration, guard, last = (Part(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested))
+    kept = frame.iloc[tested].reset_index(drop=True)
+    return Prepared(schema, learned, calibration, guard, last, kept, tell.said)
+
+
+def _group_words(groups: pd.Series, first: Rows, second: Rows) -> str:
+    """What grouped rows do to the promises: rows of a group are not independent."""
+    guards, shared = groups.iloc[second].nunique(dropna=False), set(groups.iloc[first]) & set(groups.iloc[second])
+    words = (
+        f"Rows come in groups: coverage and error rate are promised for rows as independent as the {guards} groups "
+        "they were checked on" + (", too few for the promise to be more than rough." if guards < 20 else ".")
+    )
+    return words + (" With so few groups, some had to be divided between calibration and check." if shared else "")
+
+
+class _Teller:
+    """Says things, and remembers them."""
+
+    def __init__(self, say: Say | None) -> None:
+        self._say, self.said = say, list[str]()
+
+    def __call__(self, words: str) -> None:
+        self.said.append(words)
+        if self._say is not None:
+            self._say(words)
+
+    def all(self, many: Sequence[str]) -> None:
+        for words in many:
+            self(words)
+
+
+def _target(
+    values: pd.Series, name: str, task: str | None, tell: _Teller
+) -> tuple[Task, NDArray[np.float64], tuple[str, ...]]:
+    found, why = recognise_task(values, name)
+    chosen: Task = task or found  # type: ignore[assignment]
+    tell(why if task in (None, found) else f"{name}: taken for {chosen}, as asked.")
+    y, classes, notices = read_target(values, name, chosen)
+    tell.all(notices)
+    return chosen, y, classes
+
+
+def _say_rows(
+    tell: _Teller,
+    train: NDArray[np.int64],
+    held: NDArray[np.int64],
+    test: NDArray[np.int64],
+    task: Task,
+    y: NDArray[np.float64],
+    classes: Sequence[str],
+) -> None:
+    tell(f"{len(train):,} rows to train on, {len(held):,} for validation, {len(test):,} for the test.")
+    if len(train) + len(held) + len(test) < _FEW:
+        tell(
+            "few rows: scores, intervals and the advice to ask a human are rough, and intervals may be wide (or "
+            "infinite), for half the validation rows calibrate and half give guarantees."
+        )
+    if task == "classification":
+        rare = [name for k, name in enumerate(classes) if (y[train] == k).sum() < 5]
+        if rare:
+            listed = ", ".join(repr(name) for name in rare[:5])
+            tell(f"classes with fewer than 5 training rows: {listed}{' …' if len(rare) > 5 else ''}.")

@@ -1,0 +1,205 @@
+"""``TableRun``: a model of a table, with everything that turns new rows into calibrated predictions and advice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from temperance.apps.tables.encode import Encoded, encode
+from temperance.apps.tables.marginal import predict_encoded
+from temperance.apps.tables.outliers import Strangeness
+from temperance.apps.tables.reading import TableFile, open_table
+from temperance.apps.tables.safeguards import Guard, make_guard
+from temperance.apps.tables.schema import Schema, check_target, read_target
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, DataError
+from temperance.model.likelihoods import Likelihood
+from temperance.predict import Predictive, ValuePredictive
+from temperance.predict.affine import AffinePredictive
+from temperance.run.fitted import Fitted
+
+if TYPE_CHECKING:
+    from temperance.apps.tables.scores import Evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class TableState(Value):
+    """What is saved of a run beside its posterior."""
+
+    schema: Schema
+    calibrator: Any
+    strangeness: Strangeness
+    guard: Guard
+    guard_x: torch.Tensor
+    guard_y: torch.Tensor
+    baseline: torch.Tensor
+    likelihood: Likelihood
+    hidden: tuple[int, ...]
+    seed: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TableRun:
+    """A fitted table: ``fit_table`` makes it, ``load_table_run`` loads it.
+
+    ``predict`` gives the columns of the command ``temperance predict``; ``predictive`` the distribution behind them, in
+    the target's own units.
+    """
+
+    state: TableState
+    fitted: Fitted
+    test_frame: pd.DataFrame
+    notices: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        schema = self.schema
+        return f"TableRun({schema.task} of {schema.target!r} from {len(schema.columns)} columns, {self.fitted!r})"
+
+    @property
+    def schema(self) -> Schema:
+        """The target and the columns."""
+        return self.state.schema
+
+    @property
+    def guard(self) -> Guard:
+        """The intervals, sets and advice."""
+        return self.state.guard
+
+    def predictive(self, data: Any) -> Predictive:
+        """The calibrated predictive distribution of rows, in the target's own units."""
+        return self.predictive_of(self.encode(whole_frame(open_table(data), self.schema.text_columns)))
+
+    def encode(self, frame: pd.DataFrame) -> Encoded:
+        """Rows as the network sees them; columns that are missing are named."""
+        if not len(frame):
+            raise DataError("the table has a header and no rows.")
+        return encode(self.schema.columns, frame)
+
+    def predictive_of(self, encoded: Encoded) -> Predictive:
+        """The same of encoded rows."""
+        return in_units(self.schema, predict_encoded(self.fitted, encoded, calibrator=self.state.calibrator))
+
+    def with_guard(
+        self, level: float | None = None, error_rate: float | None = None, tolerance: float | None = None
+    ) -> TableRun:
+        """The run with another level of the intervals or another error rate, from the validation rows it keeps."""
+        old = self.guard
+        wanted = tuple(
+            now if now is not None else then
+            for now, then in ((level, old.level), (error_rate, old.error_rate), (tolerance, old.tolerance))
+        )
+        if wanted == (old.level, old.error_rate, old.tolerance):
+            return self
+        guard, words = guard_from(
+            self.schema, self.predictive_of, self.state.strangeness, self.state.guard_x.numpy(),
+            self.state.guard_y.numpy(), *wanted,
+        )  # fmt: skip
+        return TableRun(
+            dataclasses.replace(self.state, guard=guard), self.fitted, self.test_frame, [*self.notices, *words]
+        )
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        level: float | None = None,
+        error_rate: float | None = None,
+        tolerance: float | None = None,
+    ) -> pd.DataFrame:
+        """The rows of ``data`` with predictions beside them; see ``temperance predict --help`` for the columns."""
+        from temperance.apps.tables.predictions import check_new_names, prediction_columns
+
+        table = open_table(data)
+        run = self.with_guard(level, error_rate, tolerance)
+        frame = whole_frame(table, self.schema.kept_as_text(table.columns))
+        check_new_names(run.schema, frame.columns)
+        made = pd.DataFrame(prediction_columns(run, frame), index=frame.index)
+        return pd.concat([frame, made], axis=1)
+
+    def truth(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], list[str]]:
+        """The target of rows as numbers, NaN where it is missing or a class never seen; and notices."""
+        check_target(list(frame.columns), self.schema.target)
+        y, _, notices = read_target(
+            frame[self.schema.target], self.schema.target, self.schema.task, self.schema.classes or None
+        )
+        return y, notices
+
+    def evaluate(self, data: Any = None) -> Evaluation:
+        """Scores on rows with known answers (the run's own test rows unless told), beside a baseline."""
+        from temperance.apps.tables.scores import evaluate_table
+
+        return evaluate_table(self, open_table(self._test_rows() if data is None else data))
+
+    def report(self, path: str | Path, data: Any = None, *, overwrite: bool = False) -> Path:
+        """A page that says how far to trust the model; returns its path."""
+        from temperance.apps.tables.page import report_table
+
+        return report_table(self, path, open_table(self._test_rows() if data is None else data), overwrite=overwrite)
+
+    def _test_rows(self) -> pd.DataFrame:
+        if not len(self.test_frame):
+            raise ArgumentError(
+                "`data` must be given: this run has no test rows (made with --test 0, or test.csv was removed)."
+            )
+        return self.test_frame
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the run to a folder: safetensors and JSON, all at once or not at all."""
+        from temperance.apps.tables.folder import save_table_run
+
+        save_table_run(self, path, overwrite=overwrite)
+
+    @cached_property
+    def baseline(self) -> NDArray[np.float64]:
+        """What the baseline predicts: the training share of each class, or the mean and spread of the target."""
+        return self.state.baseline.numpy()
+
+
+def calibrated(calibrator: Any, predictive: Predictive) -> Predictive:
+    """The calibrated predictive; the same one where there was nothing to calibrate."""
+    return predictive if calibrator is None else calibrator(predictive)
+
+
+def in_units(schema: Schema, predictive: Predictive) -> Predictive:
+    """A predictive of standardised targets, in their own units."""
+    if schema.task != "regression":
+        return predictive
+    assert isinstance(predictive, ValuePredictive)
+    shift, scale = torch.tensor([[schema.centre], [schema.spread]], dtype=torch.float64)
+    return AffinePredictive(predictive, shift, scale)
+
+
+def guard_from(
+    schema: Schema,
+    predict: Callable[[Encoded], Predictive],
+    strangeness: Strangeness,
+    x: NDArray[np.float32],
+    y: NDArray[np.float64],
+    level: float,
+    error_rate: float,
+    tolerance: float,
+) -> tuple[Guard, list[str]]:
+    """The promises that these held-out rows allow."""
+    usual = ~strangeness.flags(x)
+    if not usual.any():
+        usual[:] = True
+    everyone, some = predict(Encoded(x)), predict(Encoded(x[usual]))
+    return make_guard(everyone, y, usual, some, schema.task, level, error_rate, tolerance)
+
+
+def whole_frame(table: TableFile, text: list[str] | None = None) -> pd.DataFrame:
+    """All rows of a table in memory."""
+    parts = [chunk.frame for chunk in table.chunks(text=text or [])]
+    if not parts:
+        raise DataError(f"{table.name} has a header and no rows.")
+    return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)

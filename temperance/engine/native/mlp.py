@@ -1,0 +1,368 @@
+"""Energy and gradient of a small fully connected network over all rows, in C: what HMC and NUTS ask for thousands of
+times on the same data.
+
+    U(θ) = −Σ_i log p(y_i | x_i, θ) / λ − log p(θ)
+
+A gradient of a network of a thousand weights over 500 rows is 2.6 million floating-point operations, less than 50 µs of
+a core's work; a framework that calls one operation after another takes ten times that. :class:`NativeMLP` does all
+of it in one call, for one chain or several, and whole trajectories of leapfrog steps.
+Its memory is shared by its calls: not for two Python threads at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from temperance.core.errors import ArgumentError
+from temperance.data.sources import Inputs
+from temperance.engine.native.build import compiled
+from temperance.model.likelihoods.base import Likelihood
+from temperance.model.likelihoods.categorical import Bernoulli, Categorical
+from temperance.model.likelihoods.real import Normal
+from temperance.model.priors import BoundPrior, GaussianDensity
+from temperance.model.theta import Layout
+from temperance.nn.mlp import MLP
+
+_IDENTITY, _TANH, _RELU, _LEAKY_RELU, _SIGMOID, _SILU, _ELU, _SOFTPLUS = range(8)
+_PLAIN = {nn.Tanh: _TANH, nn.ReLU: _RELU, nn.Sigmoid: _SIGMOID, nn.SiLU: _SILU}
+_KEEPS_DERIVATIVE = (_SILU, _SOFTPLUS)
+_CATEGORICAL, _BERNOULLI, _NORMAL = range(3)
+_STRIP_BYTES = 96  # rows are padded to whole strips: three vectors of 32 bytes, a multiple of those of 16
+_BLOCK_BYTES = 2**18  # what one block of rows may take of the second cache
+_MOST_STRIPS = 7  # beyond which larger blocks gain nothing
+_WIDE_INPUT = 64  # inputs from which the first layer's gradient reads the data by rows
+_LARGEST = 400_000  # numbers in a weight matrix, beyond which nothing is gained over PyTorch's products
+
+_POINTER, _INT, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
+_ENERGIES = (_POINTER, _POINTER, _POINTER, _POINTER, _COUNT, _INT)
+_LEAPFROG = (*[_POINTER] * 6, _COUNT, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _INT)
+
+
+class _CLayer(ctypes.Structure):
+    _fields_ = [*((name, _COUNT) for name in ("inputs", "outputs", "weight", "bias", "activation")), ("slope", _NUMBER)]
+
+
+class _CPlan(ctypes.Structure):
+    _fields_ = [
+        *((n, _COUNT) for n in ("layers", "rows", "block", "parameters", "likelihood", "by_rows", "widest", "scratch")),
+        *((n, _NUMBER) for n in ("factor", "constant")),
+        *((n, _POINTER) for n in ("layer", "x", "x_rows", "y", "mean", "precision", "place")),
+    ]
+
+
+@dataclass
+class _Layer:
+    """W a + b and the activation after it; ``weight`` and ``bias`` are places in θ."""
+
+    inputs: int
+    outputs: int
+    weight: int
+    bias: int = -1
+    activation: int = _IDENTITY
+    slope: float = 0.0
+
+
+class NativeMLP:
+    """U(θ) and ∇U(θ) of a fully connected network over fixed data, on a CPU. Made by :meth:`of`.
+
+    >>> from temperance.model.priors import GaussianPrior
+    >>> network = MLP(2, [20], 3, nn.Tanh)
+    >>> layout = Layout.of(network)
+    >>> x, y = torch.randn(50, 2), torch.randint(3, (50,))
+    >>> native = NativeMLP.of(network, layout, Categorical(), GaussianPrior(1.0).bind(layout), 1.0, x, y)
+    >>> if native is not None:  # there is a compiler
+    ...     theta, energy = torch.zeros(1, layout.size), torch.empty(1, dtype=torch.float64)
+    ...     native.energies(theta, torch.empty_like(theta), energy)
+    """
+
+    def __init__(
+        self,
+        layers: list[_Layer],
+        kind: tuple[int, float, float],
+        prior: tuple[Tensor, Tensor, float] | None,
+        bound_prior: BoundPrior,
+        x: Tensor,
+        y: Tensor,
+        functions: tuple[Callable[..., None], Callable[..., None]],
+    ) -> None:
+        self.dtype, self.size = x.dtype, sum(la.outputs * (la.inputs + (la.bias >= 0)) for la in layers)
+        self._energies, self._leapfrog = functions
+        self._bound_prior = bound_prior if prior is None else None
+        likelihood, factor, constant = kind
+        block = _block_rows(layers, len(x), x.element_size())
+        by_rows = layers[0].inputs >= _WIDE_INPUT
+        widest = max(layer.outputs for layer in layers)
+        kept = sum(layer.outputs * (2 if layer.activation in _KEEPS_DERIVATIVE else 1) for layer in layers)
+        self._scratch_size = (4 + 2 * widest + kept) * block + 64
+        self._scratch, self._scratch_count = torch.zeros(0, dtype=self.dtype), 0
+        columns = y.unsqueeze(-1) if y.dim() == 1 else y
+        rows = x.contiguous() if by_rows else x[:0]
+        mean, precision, normaliser = (x[:0], x[:0], 0.0) if prior is None else prior
+        self._kept = (_in_blocks(x, block), rows, _in_blocks(columns.to(self.dtype), block), mean, precision)
+        self._layers = (_CLayer * len(layers))(
+            *(_CLayer(la.inputs, la.outputs, la.weight, la.bias, la.activation, la.slope) for la in layers)
+        )
+        places = [tensor.data_ptr() if tensor.numel() else None for tensor in self._kept]
+        counts = (len(layers), len(x), block, self.size, likelihood, int(by_rows), widest, self._scratch_size)
+        layer_place = ctypes.addressof(self._layers)
+        self._plan = _CPlan(*counts, factor, constant + normaliser, layer_place, *places, None)
+        self._plan_place = ctypes.addressof(self._plan)
+
+    @classmethod
+    def of(
+        cls,
+        network: nn.Module,
+        layout: Layout,
+        likelihood: Likelihood,
+        bound_prior: BoundPrior,
+        likelihood_temperature: float,
+        x: Inputs,
+        y: Tensor,
+    ) -> NativeMLP | None:
+        """The energy of a :class:`temperance.Target` over ``x`` and ``y`` as its ``prepare`` gives them, or ``None``
+        where this cannot be done here: another kind of network, likelihood or device, a part of the weights only, no
+        compiler."""
+        dtype = layout.dtype
+        if not isinstance(x, Tensor) or x.dtype != dtype or dtype not in (torch.float32, torch.float64) or x.dim() < 2:
+            return None
+        on_cpu = all(t.device.type == "cpu" for t in (x, y, *network.parameters()))
+        if not on_cpu or len(x) < 1 or len(y) != len(x):
+            return None
+        layers = _layers_of(network, layout, x)
+        if layers is None or max(la.inputs * la.outputs for la in layers) > _LARGEST:
+            return None
+        kind = _likelihood_of(likelihood, likelihood_temperature, y, layers[-1].outputs)
+        name = "float" if dtype == torch.float32 else "double"
+        energies = compiled(f"temperance_mlp_energies_{name}", _ENERGIES, "mlp.c")
+        leapfrog = compiled(f"temperance_mlp_leapfrog_{name}", _LEAPFROG, "mlp.c")
+        if kind is None or energies is None or leapfrog is None:
+            return None
+        flat = x.detach().reshape(len(x), -1)
+        prior = _gaussian_of(bound_prior, layout)
+        return cls(layers, kind, prior, bound_prior, flat, y.detach(), (energies, leapfrog))
+
+    def energies(self, theta: Tensor, grad: Tensor | None, energy: Tensor, threads: int | None = None) -> None:
+        """Write U at each row of ``theta`` (C × P) into ``energy`` (C, float64) and, if given, ∇U into ``grad``."""
+        chains = len(theta)
+        shape, numbers = (chains, self.size), (chains,)
+        self._check("theta", theta, shape, self.dtype)
+        self._check("energy", energy, numbers, torch.float64)
+        place = None
+        if grad is not None:
+            self._check("grad", grad, shape, self.dtype)
+            place = grad.data_ptr()
+        used = self._threads(threads, chains)
+        self._energies(self._plan_place, theta.data_ptr(), place, energy.data_ptr(), chains, used)
+        if self._bound_prior is not None:
+            energy -= self._bound_prior.log_prob(theta).double()
+            if grad is not None:
+                self._bound_prior.add_gradient(theta, grad, -1.0)
+
+    def potentials(self, theta: Tensor, energy: Tensor, threads: int | None = None) -> None:
+        """Write U at each row of ``theta`` into ``energy``, without the gradient."""
+        self.energies(theta, None, energy, threads)
+
+    def leapfrog(
+        self,
+        theta: Tensor,
+        momentum: Tensor,
+        grad: Tensor,
+        step: Tensor,
+        inverse_mass: Tensor,
+        inverse_temperature: Tensor,
+        steps: int,
+        energy: Tensor,
+        kinetic: Tensor,
+        threads: int | None = None,
+    ) -> None:
+        """``steps`` leapfrog steps of each chain, in place, from ``grad`` = ∇U(θ):
+
+            p ← p − ½ε∇U(θ)/T,   θ ← θ + ε M⁻¹ p,   p ← p − ½ε∇U(θ)/T
+
+        ``step`` holds ε of each chain, negative to go backwards; ``inverse_mass`` is M⁻¹, P or C × P;
+        ``inverse_temperature`` is 1/T. At the end ``energy`` is U(θ), ``kinetic`` ½pᵀM⁻¹p and ``grad`` ∇U(θ).
+        """
+        chains = len(theta)
+        shape, numbers = (chains, self.size), (chains,)
+        each = inverse_mass.dim() == 2
+        for name, tensor in (("theta", theta), ("momentum", momentum), ("grad", grad)):
+            self._check(name, tensor, shape, self.dtype)
+        self._check("inverse_mass", inverse_mass, shape if each else shape[1:], self.dtype)
+        for name, tensor in (
+            ("step", step), ("inverse_temperature", inverse_temperature), ("energy", energy), ("kinetic", kinetic)
+        ):  # fmt: skip
+            self._check(name, tensor, numbers, torch.float64)
+        if steps < 1:
+            raise ArgumentError(f"`steps` must be at least 1; got {steps}.")
+        if self._bound_prior is not None:  # the moves in PyTorch, where the prior is not Gaussian
+            kick = (step * inverse_temperature).to(self.dtype).unsqueeze(-1)
+            move = step.to(self.dtype).unsqueeze(-1) * inverse_mass
+            momentum.addcmul_(grad, kick, value=-0.5)
+            for done in range(1, steps + 1):
+                theta.addcmul_(move, momentum)
+                self.energies(theta, grad, energy, threads)
+                momentum.addcmul_(grad, kick, value=-1.0 if done < steps else -0.5)
+            kinetic.copy_(0.5 * (momentum.double().square() * inverse_mass).sum(-1))
+            return
+        self._leapfrog(
+            self._plan_place, theta.data_ptr(), momentum.data_ptr(), grad.data_ptr(), step.data_ptr(),
+            inverse_mass.data_ptr(), self.size if each else 0, inverse_temperature.data_ptr(), steps,
+            energy.data_ptr(), kinetic.data_ptr(), chains, self._threads(threads, chains),
+        )  # fmt: skip
+
+    @property
+    def gaussian_prior(self) -> bool:
+        """Whether the prior is part of what is done in C."""
+        return self._bound_prior is None
+
+    def plan(self, chains: int) -> tuple[int, int]:
+        """Where the description of the problem is in memory, for other functions of the library, and how many threads
+        to use: there is scratch memory for each."""
+        threads = self._threads(None, chains)
+        return self._plan_place, threads
+
+    def _threads(self, threads: int | None, chains: int) -> int:
+        """How many to use, and scratch memory for each."""
+        used = max(1, min(chains, torch.get_num_threads() if threads is None else threads))
+        if used > self._scratch_count:
+            self._scratch = torch.zeros(used * self._scratch_size, dtype=self.dtype)
+            self._scratch_count, self._plan.place = used, self._scratch.data_ptr()
+        return used
+
+    @staticmethod
+    def _check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous() or tensor.is_cuda:
+            raise ArgumentError(
+                f"`{name}` must be a contiguous tensor of shape {shape} and {dtype} on the CPU; got "
+                f"{tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}."
+            )
+
+    def __deepcopy__(self, memo: dict[int, object]) -> NativeMLP:
+        return self  # nothing in it changes
+
+
+# ---------------------------------------------------------------------- what can be done
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules of nested Sequentials, in the order they are called."""
+    if isinstance(module, nn.Sequential) and type(module) in (nn.Sequential, MLP):
+        for child in module:  # not children(), which name a repeated one once
+            yield from _leaves(child)
+    else:
+        yield module
+
+
+def _layers_of(network: nn.Module, layout: Layout, x: Tensor) -> list[_Layer] | None:
+    """The layers, if the network is a chain of them on ``x`` and θ is exactly their weights and biases."""
+    modules = list(_leaves(network))
+    if any(_is_altered(module) for module in network.modules()):
+        return None
+    flat = x.dim() == 2 or (type(network) is MLP)
+    names = {id(p): name for name, p in network.named_parameters()}
+    expected: list[tuple[str, tuple[int, ...], int]] = []
+    layers: list[_Layer] = []
+    place, done = 0, True
+    for module in modules:
+        kind = type(module)
+        if kind is nn.Identity or (isinstance(module, nn.Dropout) and module.p == 0):
+            continue
+        if isinstance(module, nn.Flatten) and not layers and (module.start_dim, module.end_dim) == (1, -1):
+            flat = True
+        elif isinstance(module, nn.Linear) and kind is nn.Linear and flat:
+            layers.append(_Layer(module.in_features, module.out_features, place))
+            for parameter in (module.weight, module.bias):
+                if parameter is not None:
+                    if parameter is module.bias:
+                        layers[-1].bias = place
+                    expected.append((names[id(parameter)], tuple(parameter.shape), place))
+                    place += parameter.numel()
+            done = False
+        else:
+            found = _activation_of(module)
+            if found is None or done:
+                return None
+            layers[-1].activation, layers[-1].slope = found
+            done = True
+    entries = [(e.name, e.shape, e.start) for e in layout.entries]
+    width = math.prod(x.shape[1:])
+    joined = [layer.outputs for layer in layers[:-1]] == [layer.inputs for layer in layers[1:]]
+    return layers if layers and entries == expected and layers[0].inputs == width and joined else None
+
+
+def _activation_of(module: nn.Module) -> tuple[int, float] | None:
+    kind = type(module)
+    if kind in _PLAIN:
+        return _PLAIN[kind], 0.0
+    if kind is nn.LeakyReLU and module.negative_slope >= 0:  # type: ignore[operator]
+        return _LEAKY_RELU, float(module.negative_slope)  # type: ignore[arg-type]
+    if kind is nn.ELU and module.alpha == 1:
+        return _ELU, 0.0
+    if kind is nn.Softplus and module.beta == 1 and module.threshold == 20:
+        return _SOFTPLUS, 0.0
+    return None
+
+
+def _is_altered(module: nn.Module) -> bool:
+    """Whether something else happens when it is called."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    replaced = "forward" in vars(module)
+    return replaced or parametrize.is_parametrized(module) or any(getattr(module, hook) for hook in hooks)
+
+
+def _likelihood_of(
+    likelihood: Likelihood, temperature: float, y: Tensor, outputs: int
+) -> tuple[int, float, float] | None:
+    """Its kind, the factor on the energies of rows, and what is to be added to their sum."""
+    factor = 1.0 / temperature
+    if type(likelihood) is Categorical:
+        return (_CATEGORICAL, factor, 0.0) if y.dim() == 1 and y.dtype == torch.int64 else None
+    if y.shape[1:] != (outputs,) or not y.is_floating_point():
+        return None
+    if type(likelihood) is Bernoulli:
+        return _BERNOULLI, factor, 0.0
+    if type(likelihood) is Normal and likelihood.scale is not None:
+        each = math.log(likelihood.scale) + 0.5 * math.log(2 * math.pi)
+        return _NORMAL, factor / likelihood.scale**2, factor * each * y.numel()
+    return None
+
+
+def _gaussian_of(bound_prior: BoundPrior, layout: Layout) -> tuple[Tensor, Tensor, float] | None:
+    """Means, precisions and the constant of −log p(θ), if every part of the prior is Gaussian."""
+    mean, scale = torch.zeros(layout.size, dtype=torch.float64), torch.zeros(layout.size, dtype=torch.float64)
+    for piece, density in bound_prior.pieces:
+        if type(density) is not GaussianDensity:
+            return None
+        mean[piece], scale[piece] = density.mean, density.scale
+    if not bool((scale > 0).all()):
+        return None
+    constant = float(scale.log().sum()) + 0.5 * layout.size * math.log(2 * math.pi)
+    return mean.to(layout.dtype), scale.pow(-2).to(layout.dtype), constant
+
+
+# ---------------------------------------------------------------------- how it is laid out
+
+
+def _block_rows(layers: list[_Layer], rows: int, item: int) -> int:
+    """Rows of a block: whole strips, as many as the cache has room for, and blocks of about one size."""
+    strip = _STRIP_BYTES // item
+    strips = -(-rows // strip)
+    widths = [layer.outputs for layer in layers]
+    units = layers[0].inputs + sum(widths) + 2 * max(widths)
+    most = min(max(2, _BLOCK_BYTES // (units * _STRIP_BYTES)), _MOST_STRIPS)
+    blocks = -(-strips // most)
+    return -(-strips // blocks) * strip
+
+
+def _in_blocks(values: Tensor, block: int) -> Tensor:
+    """Rows × columns as blocks of columns × rows; the last row stands in for those missing at the end."""
+    missing = -len(values) % block
+    padded = torch.cat([values, values[-1:].expand(missing, -1)])
+    return padded.view(-1, block, values.shape[1]).transpose(1, 2).contiguous()

@@ -1,0 +1,138 @@
+"""From a mode to a Gaussian: curvature of the data plus that of the prior, inverted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.core.errors import ArgumentError
+from temperance.data.data import Data
+from temperance.inference.curvature.structures import Curvature, Dense, Diagonal, Problem
+from temperance.inference.curvature.subsets import Subnetwork, chosen_names, prior_mean_of
+from temperance.inference.curvature.sweep import Sums, Sweep
+from temperance.linalg.blocks import Block, take
+from temperance.linalg.precision import PosteriorCovariance
+from temperance.model.likelihoods import Normal
+from temperance.model.priors import GaussianDensity
+from temperance.model.priors.location_scale import LaplaceDensity
+from temperance.model.target import Target
+from temperance.model.theta import Subset
+from temperance.posteriors import EvidenceTerms, LaplacePosterior
+from temperance.posteriors.laplace import CorrelatedDensity
+
+
+@dataclass(frozen=True)
+class PriorCurvature:
+    """The prior around θ: its precision τ and score, its log density (a number for each parameter, or one for all), its
+    mean where it is Gaussian, and the curvature of earlier data where it is an earlier posterior."""
+
+    precision: Tensor
+    score: Tensor
+    log_density: Tensor
+    mean: Tensor | None
+    earlier: tuple[Block, ...] | None = None
+
+
+def prior_curvature(target: Target, theta: Tensor) -> PriorCurvature:
+    """Look at the target's prior around θ."""
+    precision, score, log_density = torch.zeros_like(theta), torch.zeros_like(theta), torch.zeros_like(theta)
+    mean: Tensor | None = torch.zeros_like(theta)
+    for piece, density in target.bound_prior.pieces:
+        here = theta[piece]
+        score[piece] = density.score(here)
+        if isinstance(density, CorrelatedDensity):
+            made = density.log_density(here)
+            operator = density.operator
+            blocks = tuple(block.times(operator.data_factor) for block in operator.blocks)
+            return PriorCurvature(operator.prior_precision, score, made, None, blocks)
+        log_density[piece] = density.log_density(here)
+        if isinstance(density, GaussianDensity):
+            scale = torch.as_tensor(density.scale, dtype=theta.dtype, device=theta.device)
+            precision[piece] = scale.pow(-2).expand(len(here))
+            if mean is not None:
+                mean[piece] = prior_mean_of(density.mean, len(here), theta)
+            continue
+        if isinstance(density, LaplaceDensity):
+            raise ArgumentError(
+                "`prior` must be smooth for a Laplace approximation; a LaplacePrior has a kink at its mean and no "
+                "curvature elsewhere. Use a GaussianPrior, or another method."
+            )
+        mean = None
+        with torch.enable_grad():
+            leaf = here.detach().clone().requires_grad_()
+            (slope,) = torch.autograd.grad(density.score(leaf).sum(), leaf)
+        precision[piece] = -slope
+    return PriorCurvature(precision, score, log_density, mean)
+
+
+def approximate(
+    target: Target,
+    theta: Tensor,
+    buffers: dict[str, Tensor],
+    data: Data,
+    curvature: Curvature,
+    on: Subset | Subnetwork = None,
+) -> LaplacePosterior:
+    """The Laplace approximation of ``target`` given ``data`` around ``theta``, which should be a mode."""
+    theta = theta.detach().clone()
+    prior = prior_curvature(target, theta)
+    index: Tensor | None = None
+    names = chosen_names(target, on)
+    if isinstance(on, Subnetwork):
+        variance = None
+        if on.needs_variance:
+            kind = "ggn" if curvature.kind == "hessian" else curvature.kind
+            first = Diagonal(kind, curvature.samples, curvature.batch_size, curvature.seed)
+            variance = approximate(target, theta, buffers, data, first).operator.diagonal()
+        index = on.index(target, theta, variance)
+        names = [e.name for e in target.layout.network_entries if bool(((index >= e.start) & (index < e.stop)).any())]
+    sweep = Sweep(
+        target,
+        theta,
+        buffers,
+        data,
+        names=names,
+        kind=curvature.sweep_kind,
+        samples=curvature.samples,
+        batch_size=curvature.batch_size,
+        seed=curvature.seed,
+    )
+    blocks, sums = curvature.compute(Problem(sweep, prior.precision, index))
+    operator = PosteriorCovariance(blocks, prior.precision, target.temperature)
+    if prior.earlier is not None:
+        operator = PosteriorCovariance(operator.merged(prior.earlier), prior.precision, target.temperature)
+    terms = evidence_terms(target, operator, prior, sums, isinstance(curvature, Dense))
+    return LaplacePosterior(theta, operator, terms, {name: value.clone() for name, value in buffers.items()})
+
+
+def evidence_terms(
+    target: Target, operator: PosteriorCovariance, prior: PriorCurvature, sums: Sums, dense: bool
+) -> EvidenceTerms:
+    """What :meth:`LaplacePosterior.log_evidence` is made of."""
+    gradient = sums.gradient + prior.score
+    slack, effective = 0.0, 0.0
+    for block, factor in zip(operator.blocks, operator.factors(), strict=True):
+        here = take(gradient, block.places)
+        slack += 0.5 * float((here * factor.solve(here)).sum().double())
+        tau = take(operator.prior_precision, block.places)
+        effective += block.size - float((tau * factor.variance()).sum().double())
+    if len(prior.log_density) == 1:
+        log_prior = float(prior.log_density.double())
+    else:
+        log_prior = float(sum(take(prior.log_density, b.places).double().sum() for b in operator.blocks))
+    likelihood = target.likelihood
+    return EvidenceTerms(
+        log_likelihood=sums.log_likelihood,
+        log_prior=log_prior,
+        gradient=sums.gradient,
+        slack=slack,
+        counted=slack if dense else 0.0,
+        effective=effective,
+        prior_mean=prior.mean,
+        num_targets=sums.num_targets,
+        noise=likelihood.scale if isinstance(likelihood, Normal) else None,
+        dense=dense,
+        tempered=target.temperature != 1.0 or target.likelihood_temperature != 1.0,
+    )

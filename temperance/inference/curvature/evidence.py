@@ -1,0 +1,353 @@
+"""Choosing the strength of the prior, and the noise, by the evidence of a Laplace approximation.
+
+With curvature H, log-likelihood ℓ and its gradient at θ* known, the evidence of the model linearised at θ* is a
+function of the prior's precision τ and of the noise alone, and costs no further pass over the data:
+
+    log Z(τ, σ) = ℓ(σ) + log p(θ* | τ) + ½ P log 2π − ½ log |Λ| + ½ gᵀ Λ⁻¹ g,    Λ = ρ H + diag τ,
+
+where ρ = σ₀²/σ² scales the data, and g = ρ ∇ℓ − τ (θ* − mean) moves to the mode that belongs to the new τ: with a dense
+Λ this is the evidence of the linearised model itself (Antorán et al. 2022). With other structures that last term is
+left out, and θ* is taken for the mode, as is the custom.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count, check_positive
+from temperance.core.encoding import Value, moved
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.inference.curvature import KFAC, Curvature
+from temperance.inference.curvature.approximate import prior_curvature
+from temperance.linalg.blocks import DenseBlock, put, take
+from temperance.linalg.precision import PosteriorCovariance
+from temperance.model.likelihoods import Normal
+from temperance.model.priors import GaussianPrior
+from temperance.model.target import Target
+from temperance.posteriors import EvidenceTerms, LaplacePosterior
+
+_LOG_2PI = math.log(2 * math.pi)
+_REACH = 14.0  # how far, in log, a precision may move: a factor of a million either way
+
+
+@dataclass(frozen=True, eq=False)
+class Tune(Value):
+    """What is chosen by evidence, and when.
+
+    Args:
+        prior: one factor on the prior's precision for all parameters (``"scalar"``), one for each layer (``"layer"``),
+            one for each parameter (``"parameter"``, not with Kronecker factors), or none (``None``).
+        noise: whether the noise scale of ``Normal(scale=...)`` is chosen too.
+        every: choose anew after every so many epochs of training, so that training goes on under the chosen prior
+            (Immer et al. 2021); ``None`` chooses once, after training.
+        burn: epochs before the first time.
+        until: the share of the run after which nothing is chosen any more, so that training finds the mode that belongs
+            to what was chosen last.
+        reach: how far a log precision (or twice a log noise) may move at one time during training.
+        shift: whether the move of the mode that a new prior brings, ½ gᵀ Λ⁻¹ g, counts; ``None`` counts it where Λ is
+            dense. A diagonal or factored Λ⁻¹ overstates that gain, and would choose a prior of no width.
+
+    >>> Tune("layer", noise=True).noise
+    True
+    """
+
+    prior: Literal["scalar", "layer", "parameter"] | None = "layer"
+    noise: bool = False
+    every: int | None = None
+    burn: int = 0
+    until: float = 0.8
+    reach: float = 2.0
+    shift: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.prior not in ("scalar", "layer", "parameter", None):
+            raise ArgumentError(f'`prior` must be "scalar", "layer", "parameter" or None; got {self.prior!r}.')
+        if self.prior is None and not self.noise:
+            raise ArgumentError("`prior` is None and `noise` is False: there is nothing to choose.")
+        if not isinstance(self.noise, bool):
+            raise ArgumentError(f"`noise` must be True or False; got {self.noise!r}.")
+        if self.shift not in (True, False, None):
+            raise ArgumentError(f"`shift` must be True, False or None; got {self.shift!r}.")
+        if self.every is not None:
+            check_count(self.every, "every")
+        if isinstance(self.burn, bool) or not isinstance(self.burn, int) or self.burn < 0:
+            raise ArgumentError(f"`burn` must be a number of epochs, 0 or more; got {self.burn!r}.")
+        check_positive(self.reach, "reach")
+        if check_positive(self.until, "until") > 1.0:
+            raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {self.until!r}.")
+
+
+def as_tune(value: Any) -> Tune | None:
+    """``None``, a :class:`Tune`, or the name of what is chosen."""
+    if value is None or isinstance(value, Tune):
+        return value
+    if value in ("scalar", "layer", "parameter"):
+        return Tune(value)
+    raise ArgumentError(f'`tune` must be None, "scalar", "layer", "parameter" or a Tune(...); got {value!r}.')
+
+
+def check_tune(target: Target, tune: Tune, curvature: Curvature) -> None:
+    """Refuse, before training, what cannot be chosen after it."""
+    if target.temperature != 1.0 or target.likelihood_temperature != 1.0:
+        raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
+    if tune.noise and not (isinstance(target.likelihood, Normal) and target.likelihood.scale is not None):
+        raise ArgumentError(
+            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that "
+            "is learned, Normal(), is a part of θ already."
+        )
+    if tune.prior == "parameter" and isinstance(curvature, KFAC):
+        raise ArgumentError(
+            '`tune` "parameter" needs a curvature that takes a precision for each parameter: Diagonal(), '
+            f"BlockDiagonal(), Lanczos() or Dense(); got {curvature!r}."
+        )
+    _gaussian_parts(target)
+
+
+def groups_of(target: Target, tune: Tune) -> tuple[Tensor, int]:
+    """For each parameter of θ the number of its prior's factor (−1: none), and how many factors there are."""
+    layout = target.layout
+    group = torch.full((layout.size,), -1, dtype=torch.long)
+    if tune.prior == "scalar":
+        group[: layout.network_size] = 0
+    elif tune.prior == "parameter":
+        group[: layout.network_size] = torch.arange(layout.network_size)
+    elif tune.prior == "layer":
+        numbers: dict[str, int] = {}
+        for entry in layout.network_entries:
+            module = entry.name.rpartition(".")[0]
+            group[entry.start : entry.stop] = numbers.setdefault(module, len(numbers))
+    return group, int(group.max()) + 1
+
+
+class Evidence:
+    """log Z as a differentiable function of log factors on the prior's precision and of log noise, in float64."""
+
+    def __init__(self, posterior: LaplacePosterior, group: Tensor, shift: bool | None = None) -> None:
+        terms = posterior.terms
+        self.shift = terms.dense if shift is None else shift
+        if terms.tempered:
+            raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
+        if terms.prior_mean is None:
+            raise ArgumentError(
+                "`tune` needs a Gaussian prior with independent weights (GaussianPrior): only that has a precision to "
+                "choose."
+            )
+        self.posterior, self.group = posterior, group.to(posterior.mean.device)
+        self.blocks = [moved(block, dtype=torch.float64) for block in posterior.operator.blocks]
+        self.precision = posterior.operator.prior_precision.double()
+        self.gradient = terms.gradient.double()
+        self.delta = posterior.mean.double() - terms.prior_mean.double()
+        self.data_factor = posterior.operator.data_factor
+
+    def precisions(self, log_factors: Tensor) -> Tensor:
+        """τ for these log factors."""
+        if not len(log_factors):
+            return self.precision
+        padded = torch.cat([log_factors, log_factors.new_zeros(1)])
+        return self.precision * padded[self.group].exp()
+
+    def log_likelihood(self, log_noise: Tensor) -> Tensor:
+        """ℓ for the noise σ₀ e^η, from ℓ(σ₀) alone."""
+        terms = self.posterior.terms
+        assert terms.noise is not None
+        constant = terms.num_targets * (math.log(terms.noise) + 0.5 * _LOG_2PI)
+        squares = -(terms.log_likelihood + constant)  # Σ (y − f)² / 2σ₀²
+        return -squares * torch.exp(-2 * log_noise) - constant - terms.num_targets * log_noise
+
+    def __call__(self, log_factors: Tensor, log_noise: Tensor | None = None) -> Tensor:
+        """log Z."""
+        terms = self.posterior.terms
+        tau = self.precisions(log_factors)
+        if log_noise is None:
+            rho: Tensor | float = self.data_factor
+            value = torch.as_tensor(terms.log_likelihood, dtype=torch.float64)
+            gradient = self.gradient - tau * self.delta
+        else:
+            change = torch.exp(-2 * log_noise)
+            rho = self.data_factor * change
+            value = self.log_likelihood(log_noise)
+            gradient = change * self.gradient - tau * self.delta
+        for block in self.blocks:
+            own, delta, slope = (take(v, block.places) for v in (tau, self.delta, gradient))
+            factor = block.factorise(own, rho)
+            value = value + 0.5 * (own.log() - own * delta.square()).sum() - 0.5 * factor.log_det()
+            if self.shift:
+                value = value + 0.5 * (slope * factor.solve(slope)).sum()
+        return value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Log factors on the prior's precision by group, the log of a factor on the noise, and the evidence there."""
+
+    log_factors: Tensor
+    log_noise: float
+    log_evidence: float
+
+
+def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float | None = None) -> Choice:
+    """The hyperparameters of largest evidence within ``reach``, by L-BFGS with exact gradients."""
+    group, count = groups_of(target, tune)
+    if tune.noise and posterior.terms.noise is None:
+        raise ArgumentError(
+            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that "
+            "is learned, Normal(), is a part of θ already."
+        )
+    evidence = Evidence(posterior, group, tune.shift)
+    limit = _REACH if reach is None else reach
+
+    best: tuple[float, np.ndarray] | None = None
+
+    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal best
+        free = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        moved_noise = free[count] if tune.noise else None
+        try:
+            with torch.enable_grad():
+                loss = -evidence(free[:count].to(evidence.precision.device), moved_noise)
+                (slope,) = torch.autograd.grad(loss, free)
+        except NumericalError:
+            if best is None:
+                raise
+            return abs(best[0]) * 10 + 1e6, np.zeros_like(values)  # too weak a prior for the curvature: step back
+        value = float(loss.detach())
+        if best is None or value < best[0]:
+            best = value, values.copy()
+        return value, slope.cpu().numpy()
+
+    start = np.zeros(count + int(tune.noise))
+    lowest = _weakest(posterior, evidence.precision)
+    weakest = [max(-limit, float(low)) for low in _per_group(lowest, group, count)]
+    bounds = [(low, limit) for low in weakest] + [(-limit / 2, limit / 2)] * int(tune.noise)
+    options = {"ftol": 1e-12, "maxiter": 200}
+    scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    if best is None or not np.isfinite(best[0]):
+        raise NumericalError("`tune`: the evidence is not finite; look at the prior and at how training ended.")
+    factors = torch.tensor(best[1][:count], dtype=torch.float64)
+    return Choice(factors, float(best[1][count]) if tune.noise else 0.0, -best[0])
+
+
+def evidence_gradient(target: Target, posterior: LaplacePosterior, tune: Tune) -> dict[str, float]:
+    """∂ log Z / ∂ log (prior precision) of each group (``"all"``, or a layer's name) and ∂ log Z / ∂ log σ
+    (``"noise"``), at the hyperparameters of ``posterior``."""
+    if tune.prior == "parameter":
+        raise ArgumentError('`prior` must be "scalar" or "layer" for a gradient by name; got "parameter".')
+    group, count = groups_of(target, tune)
+    free = torch.zeros(count + int(tune.noise), dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        noise = free[count] if tune.noise else None
+        value = Evidence(posterior, group, tune.shift)(free[:count].to(posterior.mean.device), noise)
+        (slope,) = torch.autograd.grad(value, free)
+    modules = dict.fromkeys(e.name.rpartition(".")[0] for e in target.layout.network_entries)
+    names = {"scalar": ["all"], "layer": list(modules)}.get(tune.prior or "", [])
+    return dict(zip([*names, *(["noise"] if tune.noise else [])], slope.tolist(), strict=True))
+
+
+def _weakest(posterior: LaplacePosterior, precision: Tensor) -> Tensor:
+    """How far, in log, each precision may fall before rounding in a dense block of the posterior's dtype drowns it."""
+    made = torch.full_like(precision, -math.inf)
+    for block in posterior.operator.blocks:
+        if isinstance(block, DenseBlock):
+            floor = 20 * torch.finfo(block.matrix.dtype).eps * float(block.matrix.diagonal().max())
+            put(made, block.places, (floor / take(precision, block.places)).log().clamp(max=0.0))
+    return made
+
+
+def _per_group(values: Tensor, group: Tensor, count: int) -> list[float]:
+    """The largest value of each group."""
+    made = torch.full((count,), -math.inf, dtype=values.dtype)
+    known = group >= 0
+    return made.scatter_reduce(0, group[known], values.cpu()[known], "amax").tolist()
+
+
+def tuned_target(target: Target, tune: Tune, log_factors: Tensor, log_noise: float) -> Target:
+    """``target`` with the prior's precision and the noise changed by these factors."""
+    made = target
+    group, count = groups_of(target, tune)
+    if count and bool((log_factors != 0).any()):
+        size = target.layout.network_size
+        padded = torch.cat([log_factors.double(), torch.zeros(1, dtype=torch.float64)])
+        factor = padded[group[:size]]
+        scale, mean = _gaussian_parts(target)
+        scale = scale * torch.exp(-0.5 * factor).to(scale.device)
+        made = made.with_prior(GaussianPrior(_compact(scale), _compact(mean)))
+    if tune.noise and log_noise:
+        likelihood = target.likelihood
+        assert isinstance(likelihood, Normal)
+        assert likelihood.scale is not None
+        made = made.with_likelihood(replace(likelihood, scale=likelihood.scale * math.exp(log_noise)))
+    return made
+
+
+def _gaussian_parts(target: Target) -> tuple[Tensor, Tensor]:
+    """Scale and mean of each of the network's weights, under a Gaussian prior."""
+
+    size = target.layout.network_size
+    found = prior_curvature(target, target.initial_theta())
+    if found.mean is None:
+        raise ArgumentError("`tune` needs a Gaussian prior with independent weights (GaussianPrior).")
+    return found.precision[:size].double().rsqrt(), found.mean[:size].double()
+
+
+def _compact(values: Tensor) -> float | Tensor:
+    """One number where all are the same."""
+    return float(values[0]) if bool((values == values[0]).all()) else values.cpu()
+
+
+def tuned_posterior(target: Target, posterior: LaplacePosterior, tune: Tune) -> LaplacePosterior:
+    """``posterior`` under the hyperparameters of largest evidence; θ* stays."""
+    choice = choose(target, posterior, tune)
+    group, _ = groups_of(target, tune)
+    new = tuned_target(target, tune, choice.log_factors, choice.log_noise)
+    evidence = Evidence(posterior, group, tune.shift)
+    factors = choice.log_factors.to(evidence.precision.device)
+    tau = evidence.precisions(factors)
+    old = posterior.operator
+    change = math.exp(-2 * choice.log_noise)
+    operator = PosteriorCovariance(old.blocks, tau.to(old.prior_precision), old.temperature, old.data_factor * change)
+    terms = _retuned_terms(posterior, evidence, operator, tau, change, choice)
+    return LaplacePosterior(
+        posterior.mean,
+        operator,
+        terms,
+        posterior.buffers,
+        new.prior if new.prior is not target.prior else posterior.prior,
+        new.likelihood if new.likelihood is not target.likelihood else posterior.likelihood,
+    )
+
+
+def _retuned_terms(
+    posterior: LaplacePosterior,
+    evidence: Evidence,
+    operator: PosteriorCovariance,
+    tau: Tensor,
+    change: float,
+    choice: Choice,
+) -> EvidenceTerms:
+    """The terms under the new hyperparameters. Whether θ* was a mode where it was trained ``slack`` still says."""
+    terms = posterior.terms
+    log_prior, effective = 0.0, 0.0
+    for block, factor in zip(operator.blocks, operator.factors(), strict=True):
+        own, delta = take(tau, block.places), take(evidence.delta, block.places)
+        log_prior += 0.5 * float((own.log() - _LOG_2PI - own * delta.square()).sum())
+        effective += block.size - float((own * factor.variance().double()).sum())
+    noise_log = torch.tensor(choice.log_noise, dtype=torch.float64)
+    log_likelihood = terms.log_likelihood if terms.noise is None else float(evidence.log_likelihood(noise_log))
+    # log Z = ℓ + log p(θ*) + ½ P log 2π − ½ log |Λ| + what counts of the shift
+    laplace = 0.5 * operator.rank * _LOG_2PI + 0.5 * float(operator.log_det().double())
+    return replace(
+        terms,
+        log_likelihood=log_likelihood,
+        log_prior=log_prior,
+        gradient=terms.gradient * change,
+        counted=choice.log_evidence - log_likelihood - log_prior - laplace,
+        effective=effective,
+        noise=None if terms.noise is None else terms.noise * math.exp(choice.log_noise),
+    )

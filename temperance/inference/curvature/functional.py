@@ -1,0 +1,93 @@
+"""``FunctionalLaplace``: the Laplace approximation seen as a Gaussian process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed, generator
+from temperance.data.data import Data
+from temperance.data.sources import map_tensors
+from temperance.inference.base import NeedsData
+from temperance.inference.curvature.approximate import prior_curvature
+from temperance.inference.curvature.sweep import Sweep
+from temperance.inference.points.around_point import AroundPoint
+from temperance.model.target import Target
+from temperance.posteriors import Point, Posterior, Process
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionalLaplace(AroundPoint):
+    """A Gaussian process over functions, with the kernel of the network linearised at its mode,
+
+        k(x, x') = J(x) Λ_prior⁻¹ J(x')ᵀ,
+
+    conditioned on ``size`` rows of the data (all of them for ``None``): then it is the predictive of ``Laplace`` with
+    ``Dense()``, at a cost that grows with rows times outputs and not with parameters squared.
+
+    Args:
+        base: how the mode is found; ``None`` takes ``start``, or the target's network as it is.
+        size: how many rows, chosen at random by ``seed``.
+
+    >>> import temperance as tp
+    >>> FunctionalLaplace(tp.MAP(lr=1e-2), size=100).size
+    100
+    """
+
+    without_base: ClassVar[str] = "it takes one pass over the data"
+
+    size: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            check_count(self.size, "size")
+        check_seed(self.seed)
+        super().__post_init__()
+
+    def check_target(self, target: Target) -> None:
+        """A prior with a curvature."""
+        prior_curvature(target, target.initial_theta())
+
+    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+        """A :class:`Process`."""
+        if data is None:
+            raise NeedsData("a functional Laplace approximation needs the data.")
+        return self._process(target, point.theta, point.buffers, data)
+
+    def _process(self, target: Target, theta: Tensor, buffers: dict[str, Tensor], data: Data) -> Process:
+        prior = prior_curvature(target, theta)
+        if prior.mean is None or not bool((prior.precision > 0).all()):
+            raise ArgumentError("`prior` must be Gaussian with independent weights for FunctionalLaplace.")
+        chosen = data
+        if self.size is not None and self.size < len(data):
+            order = torch.randperm(len(data), generator=generator(self.seed, "functional"))
+            chosen = data.subset(order[: self.size].sort().values)
+        sweep = Sweep(target, theta, buffers, chosen)
+        roots, inputs = [], []
+        for batch in sweep.batches("kernel"):
+            roots.append(torch.stack(list(batch.cotangents), dim=-1))
+            inputs.append(map_tensors(lambda t: t.clone(), batch.x))
+        return Process(
+            theta.clone(),
+            prior.precision,
+            _joined(inputs),
+            torch.cat(roots),
+            target.temperature,
+            {name: value.clone() for name, value in buffers.items()},
+        )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Inputs of several batches as one."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(parts)
+    if isinstance(first, dict):
+        return {name: torch.cat([part[name] for part in parts]) for name in first}
+    return tuple(torch.cat([part[k] for part in parts]) for k in range(len(first)))

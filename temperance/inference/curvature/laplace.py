@@ -1,0 +1,193 @@
+"""``Laplace``: train as always, one pass over the data for the curvature, done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError
+from temperance.data.data import Batch, Data
+from temperance.inference.base import Exactness, Info, NeedsData
+from temperance.inference.curvature import KFAC, Curvature, Dense, Diagonal
+from temperance.inference.curvature.approximate import approximate, prior_curvature
+from temperance.inference.curvature.evidence import (
+    Tune,
+    as_tune,
+    check_tune,
+    choose,
+    groups_of,
+    tuned_posterior,
+    tuned_target,
+)
+from temperance.inference.curvature.structures import check_curvature
+from temperance.inference.curvature.subsets import Subnetwork, chosen_names
+from temperance.inference.points.around_point import AroundPoint, PointState
+from temperance.model.target import Target
+from temperance.model.theta import Selector, Subset
+from temperance.posteriors import LaplacePosterior, Point, Posterior
+
+
+@dataclass
+class LaplaceState(PointState):
+    """And what evidence has chosen so far: log factors on the prior's precision and on the noise."""
+
+    log_factors: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    log_noise: float = 0.0
+    target: Target | None = field(default=None, metadata=SCRATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(AroundPoint):
+    """A Gaussian at a mode θ*, with the inverse curvature for covariance:
+
+        p(θ | D) ≈ N(θ*, T Λ⁻¹),   Λ = Σ_n J_nᵀ H_n J_n + (prior precision),
+
+    J_n the Jacobian of the network's outputs for example n, H_n the Hessian of −log p(y_n | outputs). Predictions use
+    the network linearised at θ*, for which this posterior is made; ``predict(x, by="network")`` puts draws through the
+    network itself.
+
+    Args:
+        base: how θ* is found, e.g. ``MAP(lr=1e-3)``; ``None`` takes ``start``, or the target's network as it is: one
+            pass over the data, no training.
+        curvature: how much of Λ is kept: ``KFAC()``, ``EKFAC()``, ``Diagonal()``, ``Dense()``, ``BlockDiagonal()`` or
+            ``Lanczos(k)``.
+        on: the part that is random: a name, pattern, ``last_layer``, ``biases``, or single weights
+            (``LargestVariance(k)``, ``LargestMagnitude(k)``). ``base`` still trains everything; the rest stays at θ*.
+        tune: choose the prior's precision by evidence: ``"scalar"``, ``"layer"``, ``"parameter"``, or a ``Tune(...)``
+            that also chooses the noise, or does so again and again while training.
+
+    It is exact where the posterior is Gaussian: with ``Dense()``, on a linear-Gaussian model, mean, covariance and
+    evidence.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 10, dtype=torch.float64)
+    >>> features = torch.stack([torch.ones_like(x), x, x**2], dim=1)
+    >>> net = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    >>> target = tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), curvature=tp.Dense())
+    >>> fitted = tp.fit(target, method, (features, torch.sin(3 * x)), steps=5)
+    >>> round(fitted.log_evidence(), 4)
+    -108.7044
+    """
+
+    without_base: ClassVar[str] = "it takes one pass over the data"
+
+    curvature: Curvature = field(default_factory=KFAC)
+    on: Subset | Subnetwork = None
+    tune: Tune | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = self.on is None or isinstance(self.on, str | tuple | list | Selector | Subnetwork) or callable(self.on)
+        if not named:
+            raise ArgumentError(f"`on` must name parameters, e.g. last_layer or 'head'; got {self.on!r}.")
+        check_curvature(self.curvature)
+        object.__setattr__(self, "tune", as_tune(self.tune))
+        if self._tune is not None and self._tune.every is not None and self.base is None:
+            raise ArgumentError("`tune` with `every` chooses while training, but `base` is None: nothing is trained.")
+
+    @property
+    def _tune(self) -> Tune | None:
+        return self.tune if isinstance(self.tune, Tune) else None
+
+    @property
+    def _online(self) -> bool:
+        return self._tune is not None and self._tune.every is not None
+
+    @property
+    def exact(self) -> Exactness:  # type: ignore[override]
+        """By the structure that is kept."""
+        if self.on is not None or self.tune is not None:
+            return Exactness.APPROXIMATE
+        if isinstance(self.curvature, Dense) and self.curvature.kind in ("ggn", "hessian"):
+            return Exactness.POSTERIOR
+        if isinstance(self.curvature, Diagonal) and self.curvature.kind == "ggn":
+            return Exactness.DIAGONAL
+        return Exactness.APPROXIMATE
+
+    @property
+    def alone(self) -> bool:
+        """See :class:`Inference`."""
+        return self._tune is not None and self._tune.noise
+
+    def check_target(self, target: Target) -> None:
+        """See :class:`AroundPoint`."""
+        names = chosen_names(target, self.on)
+        prior_curvature(target, target.initial_theta())
+        self.curvature.check(target, names, self.on)
+        if self._tune is not None:
+            check_tune(target, self._tune, self.curvature)
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> LaplaceState:
+        """See :class:`Inference`."""
+        found = super().init(target, theta, rng)
+        return LaplaceState(found.base, found.theta, found.buffers, log_factors=self._no_factors(target))
+
+    def _no_factors(self, target: Target) -> Tensor:
+        if self._tune is None or not self._online:
+            return torch.zeros(0, dtype=torch.float64)
+        return torch.zeros(groups_of(target, self._tune)[1], dtype=torch.float64)
+
+    def _present(self, target: Target, state: LaplaceState) -> Target:
+        """The target under the prior and noise that were chosen so far."""
+        if not self._online:
+            return target
+        if state.target is None:
+            assert self._tune is not None
+            state.target = tuned_target(target, self._tune, state.log_factors, state.log_noise)
+        return state.target
+
+    def step(self, target: Target, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
+        """A step of the base; after some epochs, also a new choice of prior and noise."""
+        assert self.base is not None
+        state.base, info = self.base.step(self._present(target, state), state.base, batch)
+        tune = self._tune
+        if tune is not None and tune.every is not None and batch.last and info.status.ok and not info.done:
+            done = batch.epoch + 1
+            due = done > tune.burn and (done - tune.burn) % tune.every == 0
+            if due and batch.progress < tune.until:
+                self._choose(target, state, batch, tune)
+        return state, info
+
+    def _choose(self, target: Target, state: LaplaceState, batch: Batch, tune: Tune) -> None:
+        assert batch.whole is not None
+        here = self._present(target, state)
+        found = self._curved(here, self.point(here, state, batch.whole), batch.whole)
+        choice = choose(here, found, tune, tune.reach)
+        state.log_factors = state.log_factors + choice.log_factors
+        state.log_noise += choice.log_noise
+        state.target = None
+
+    def posterior(self, target: Target, state: LaplaceState, data: Data | None) -> Posterior:
+        """A :class:`LaplacePosterior`."""
+        if data is None:
+            raise NeedsData("the curvature pass of Laplace needs the data.")
+        here = self._present(target, state)
+        return self._finished(target, here, self._curved(here, self.point(here, state, data), data))
+
+    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+        """The curvature around a point, under the target's own prior."""
+        if data is None:
+            raise NeedsData("the curvature pass of Laplace needs the data.")
+        return self._finished(target, target, self._curved(target, point, data))
+
+    def _curved(self, target: Target, point: Point, data: Data) -> LaplacePosterior:
+        return approximate(target, point.theta, point.buffers, data, self.curvature, self.on)
+
+    def _finished(self, target: Target, here: Target, found: LaplacePosterior) -> LaplacePosterior:
+        tune = self._tune
+        if tune is None:
+            return found
+        if self._online:
+            chosen = here.prior if here.prior is not target.prior else None
+            noise = here.likelihood if here.likelihood is not target.likelihood else None
+            return LaplacePosterior(found.mean, found.operator, found.terms, found.buffers, chosen, noise)
+        return tuned_posterior(here, found, tune)
+
+    def can_stack(self, target: Target) -> bool:
+        """As the base can, unless members come to have priors of their own."""
+        return not self._online and super().can_stack(target)

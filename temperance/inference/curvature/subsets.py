@@ -1,0 +1,89 @@
+"""Which parameters are random: named layers, or single weights picked out of all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
+from temperance.model.target import Target
+from temperance.model.theta import Subset, selected
+
+
+@dataclass(frozen=True, eq=False)
+class Subnetwork(Value, ABC):
+    """A rule that picks ``size`` single weights of the network; the others stay at the mode."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_count(self.size, "size")
+
+    needs_variance = False
+
+    @abstractmethod
+    def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
+        """A number for each weight; the largest are picked."""
+
+    def index(self, target: Target, theta: Tensor, variance: Tensor | None) -> Tensor:
+        """The places in θ, in order."""
+        total = target.layout.network_size
+        if self.size > total:
+            raise ArgumentError(f"`size` must be at most the network's {total} parameters; got {self.size}.")
+        network = theta[:total]
+        scores = self.score(network, None if variance is None else variance[:total])
+        return scores.topk(self.size).indices.sort().values
+
+
+@dataclass(frozen=True, eq=False)
+class LargestVariance(Subnetwork):
+    """The weights that the data leave most open: largest marginal variance under a diagonal Laplace approximation
+    (Daxberger et al. 2021). It takes one more pass over the data.
+
+    >>> LargestVariance(1000).size
+    1000
+    """
+
+    needs_variance = True
+
+    def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
+        """The variance."""
+        assert variance is not None
+        return variance
+
+
+@dataclass(frozen=True, eq=False)
+class LargestMagnitude(Subnetwork):
+    """The weights of largest absolute value.
+
+    >>> LargestMagnitude(1000).size
+    1000
+    """
+
+    def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
+        """|θ|."""
+        return theta.abs()
+
+
+def chosen_names(target: Target, on: Subset | Subnetwork) -> list[str] | None:
+    """The parameters that ``on`` names, among those that are random in ``target``; ``None`` for all."""
+    if on is None or isinstance(on, Subnetwork):
+        return None
+    inside = {e.name for e in target.layout.network_entries}
+    try:
+        found = [name for name, _ in selected(target.network, on) if name in inside]
+    except ArgumentError as error:
+        raise ArgumentError(str(error).replace("`subset`", "`on`")) from None
+    if not found:
+        raise ArgumentError(f"`on` must name parameters that are random in the target; {on!r} names none of them.")
+    return found
+
+
+def prior_mean_of(value: float | Tensor, size: int, like: Tensor) -> Tensor:
+    """A prior's mean as a vector."""
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device).expand(size)

@@ -1,0 +1,1 @@
+"""Samplers that accept or reject: chains as rows of a matrix."""

@@ -1,0 +1,194 @@
+"""``Tempered``: parallel tempering, for posteriors of several modes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count, check_positive
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import generator, spawn
+from temperance.data.data import Batch
+from temperance.inference.base import Cost, Exactness, Info
+from temperance.inference.hamiltonian.kernel import HamiltonianSampler, HamiltonianState
+from temperance.inference.langevin.sampler import ChainState, take_reading
+from temperance.model.target import Target
+from temperance.posteriors.trace import Transitions
+
+
+def ladder(highest: float, count: int) -> tuple[float, ...]:
+    """``count`` temperatures from 1 to ``highest``, each the same factor above the one before.
+
+    >>> ladder(8.0, 4)
+    (1.0, 2.0, 4.0, 8.0)
+    """
+    check_count(count, "count")
+    if count < 2 or not check_positive(highest, "highest") > 1.0:
+        raise ArgumentError(f"`highest` must exceed 1 and `count` be at least 2; got {highest!r} and {count!r}.")
+    return tuple(round(highest ** (k / (count - 1)), 12) for k in range(count))
+
+
+@dataclass
+class TemperedState:
+    """The base's chains, member by member and from cold to hot; a generator for the swaps of each member, and how
+    often each pair of neighbours was offered a swap and took it."""
+
+    base: Any
+    rngs: list[torch.Generator]
+    offered: Tensor
+    swapped: Tensor
+    done: int = 0
+    cold: ChainState = field(default=None, metadata=SCRATCH)  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Tempered(HamiltonianSampler):
+    """Parallel tempering (Swendsen & Wang, 1986): one chain at each of ``temperatures``, factors on T, the first of
+    them 1. Hot chains cross the barriers that cold ones cannot. After every ``every`` steps neighbours i, j offer to
+    change places and do so with probability
+
+        min(1, exp((1/Tᵢ − 1/Tⱼ) (Uᵢ − Uⱼ))),
+
+    even pairs and odd pairs in turn, which leaves the product of all tempered posteriors, and so the cold one's,
+    exactly stationary. Draws are the cold chain's. ``swap_rates`` tells whether the temperatures are close enough:
+    each should be well above 0.1.
+
+    Args:
+        base: ``NUTS``, ``HMC``, ``MCLMC``, ``EllipticalSlice``, or a ``Warmup`` of one (tuned at each temperature).
+        temperatures: from 1 upwards; :func:`ladder` makes them.
+        every: steps between swaps.
+
+    >>> import temperance as tp
+    >>> Tempered(tp.HMC(step_size=0.1, length=5), temperatures=tp.ladder(8.0, 4)).cost().gradients_per_step
+    20.0
+    """
+
+    base: HamiltonianSampler
+    temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, HamiltonianSampler) or isinstance(self.base, Tempered):
+            raise ArgumentError(f"`base` must be NUTS, HMC, MCLMC or a Warmup of one; got {type(self.base).__name__}.")
+        given = self.temperatures
+        if not isinstance(given, tuple | list) or len(given) < 2:
+            raise ArgumentError(f"`temperatures` must be at least two numbers; got {given!r}.")
+        for value in given:
+            check_positive(value, "temperatures")
+        if given[0] != 1.0 or any(b <= a for a, b in pairwise(given)):
+            raise ArgumentError(f"`temperatures` must begin with 1.0 and rise; got {given!r}.")
+        check_count(self.every, "every")
+
+    @property
+    def exact(self) -> Exactness:  # type: ignore[override]
+        """As the base is."""
+        return self.base.exact
+
+    @property
+    def settling(self) -> int | None:
+        """As the base has it."""
+        return self.base.settling
+
+    def check_run(self, steps: int) -> None:
+        """As the base does."""
+        self.base.check_run(steps)
+
+    def cost(self) -> Cost:
+        """That of the base at each temperature."""
+        each, count = self.base.cost(), float(len(self.temperatures))
+        return Cost(count * each.gradients_per_step, count * each.copies_of_theta)
+
+    def hamiltonian(self, state: TemperedState) -> HamiltonianState:
+        """All chains, hot ones too."""
+        return self.base.hamiltonian(state.base)
+
+    def chain(self, state: TemperedState) -> ChainState:
+        """The cold chains."""
+        return state.cold
+
+    def story(self, state: TemperedState, member: int) -> Transitions | None:
+        """Of the cold chain's place in the ladder."""
+        return self.base.story(state.base, member * len(self.temperatures))
+
+    def keep_in(self, state: TemperedState, folder: Path) -> None:
+        """As the base does."""
+        self.base.keep_in(state.base, folder)
+
+    def remarks(self, state: TemperedState) -> list[str]:
+        """Divergences, and neighbours that never change places."""
+        told = self.base.remarks(state.base)
+        rates = self.swap_rates(state)
+        if state.done > 20 and float(rates.min()) < 0.02:
+            k = int(rates.argmin())
+            told.append(
+                f"chains at temperatures {self.temperatures[k]:g} and {self.temperatures[k + 1]:g} hardly ever change "
+                f"places ({float(rates[k]):.1%} of offers): put more temperatures between them (see ladder)."
+            )
+        return told
+
+    def swap_rates(self, state: TemperedState) -> Tensor:
+        """The share of offers taken, for each pair of neighbours."""
+        return state.swapped.double() / state.offered.clamp(min=1)
+
+    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> TemperedState:
+        """See :class:`Stackable`. All temperatures of a member begin at its start."""
+        count = len(self.temperatures)
+        own = [generator(spawn(rng), "swaps") for rng in rngs]
+        several = [generator(spawn(rng), "temperature", k) for rng in rngs for k in range(count)]
+        base = self.base.init_stack(target, theta.repeat_interleave(count, dim=0), several)
+        inside = self.base.hamiltonian(base)
+        inside.heat.copy_(torch.tensor(self.temperatures, dtype=torch.float64).repeat(len(theta)))
+        shape = (len(theta), count, theta.shape[1])
+        cold = ChainState(
+            theta=inside.chain.theta.view(shape)[:, 0],
+            grad=inside.gradient.view(shape)[:, 0],
+            noise=torch.zeros(0),
+            slots={},
+            streams=[],
+            buffers={},
+            layout=target.layout,
+        )
+        zeros = torch.zeros(count - 1, dtype=torch.int64)
+        return TemperedState(base, own, zeros, zeros.clone(), cold=cold)
+
+    def step_stack(self, target: Target, state: TemperedState, batch: Batch) -> tuple[TemperedState, Info]:
+        """A step at every temperature; now and then, swaps."""
+        state.base, info = self.base.step_stack(target, state.base, batch)
+        if not info.status.ok:
+            return state, info
+        inside = self.base.hamiltonian(state.base)
+        if state.cold.read_next:
+            count = len(self.temperatures)
+            take_reading(state.cold, 1, torch.full((len(state.rngs),), info.loss), 1.0)
+            assert state.cold.reading is not None
+            state.cold.reading.acceptance = float(inside.acceptance[::count].mean())
+        state.done += 1
+        if state.done % self.every == 0:
+            self._swap(target, state, inside)
+        return state, info
+
+    def _swap(self, target: Target, state: TemperedState, inside: HamiltonianState) -> None:
+        count, members = len(self.temperatures), len(state.rngs)
+        first = (state.done // self.every) % 2
+        pairs = torch.arange(first, count - 1, 2)
+        if not len(pairs):
+            return
+        luck = torch.stack([torch.rand(len(pairs), generator=rng, dtype=torch.float64) for rng in state.rngs])
+        cool = (torch.arange(members).unsqueeze(1) * count + pairs).flatten()
+        warm = cool + 1
+        beta = 1.0 / (target.temperature * inside.heat)
+        gain = (beta[cool] - beta[warm]) * (inside.energy[cool] - inside.energy[warm])
+        taken = luck.flatten().log() < gain
+        state.offered[pairs] += members
+        state.swapped[pairs] += taken.view(members, -1).sum(0)
+        one, two = cool[taken], warm[taken]
+        for rows in (inside.chain.theta, inside.gradient, inside.energy):
+            at, to = one.to(rows.device), two.to(rows.device)
+            rows[at], rows[to] = rows[to].clone(), rows[at].clone()

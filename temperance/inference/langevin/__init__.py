@@ -1,0 +1,1 @@
+"""Samplers by discretised Langevin equations: stochastic gradients, and one Metropolis correction."""

@@ -1,0 +1,212 @@
+"""``GGMC``: Langevin dynamics with a Metropolis correction, exact at any step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count, check_positive
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import spawn
+from temperance.core.status import NON_FINITE_LOSS
+from temperance.data.data import Batch, Data
+from temperance.data.sources import map_tensors
+from temperance.engine.native import NormalStream
+from temperance.inference.base import Cost, Exactness, Info
+from temperance.inference.langevin.sampler import (
+    ChainState,
+    Sampler,
+    check_momentum,
+    refuse_random_energies,
+    take_reading,
+)
+from temperance.model.target import Target
+from temperance.posteriors import Draws, Posterior
+
+
+@dataclass
+class GGMCState:
+    """The chain; θ, velocity and energy where the trajectory began; a generator for acceptance and batches."""
+
+    chain: ChainState
+    rng: torch.Generator
+    energy: float | None = None
+    loss: float = math.nan
+    accepted: int = 0
+    proposed: int = 0
+    has_gradient: bool = field(default=False, metadata=SCRATCH)
+    start: Tensor = field(default_factory=lambda: torch.empty(0), metadata=SCRATCH)
+    start_velocity: Tensor = field(default_factory=lambda: torch.empty(0), metadata=SCRATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class GGMC(Sampler):
+    """Gradient-guided Monte Carlo (Garriga-Alonso & Fortuin, 2021): OBABO steps, accepted or rejected together.
+
+    With h = √(ℓ/N) and β = ``momentum``, each of ``length`` steps is
+
+        m ← √β m + √(T (1 − β)) ξ                 O
+        m ← m − ½ h N ∇G̃_b(θ);  θ ← θ + h m;  m ← m − ½ h N ∇G̃_b(θ)          BAB, both kicks on one batch b
+        m ← √β m + √(T (1 − β)) ξ                 O
+
+    and the end is accepted with probability min(1, exp(−ΔE/T)),
+
+        ΔE = U(θ_end) − U(θ_start) + Σ_steps (½‖m_after‖² − ½‖m_before‖²),
+
+    m before and after BAB; if not, θ goes back and m turns round. O keeps N(0, T) and BAB keeps volumes and is its own
+    reverse, so exp(−U/T) is exactly stationary for any step and any batches drawn at random: an error of the
+    discretisation or of the batches costs acceptance, never correctness. It reads all data at each step, for U.
+
+    Far from the posterior, where the energy is steep, it may reject everything: start it where another method ended
+    (``fit(..., start=...)``).
+
+    Args:
+        lr: ℓ, as the learning rate of ``torch.optim.SGD`` on the mean loss.
+        momentum: β, what is left of a momentum after a step; 0, with ``length=1``, is the Metropolis-adjusted Langevin
+            algorithm.
+        length: steps between decisions.
+        batch_size: rows for each kick; ``None`` uses all, at one gradient a step instead of two.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> fitted = tp.fit(target, tp.Collect(GGMC(lr=1e-2, momentum=0.9)), (x, 2 * x + 1), steps=500)
+    >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
+    tensor([[2.]])
+    """
+
+    reads: ClassVar[Literal["minibatch", "full"]] = "full"
+    exact: ClassVar[Exactness] = Exactness.POSTERIOR
+    takes_heat: ClassVar[bool] = False
+
+    lr: float = 0.01
+    momentum: float = 0.9
+    length: int = 5
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self.lr, "lr")
+        check_momentum(self.momentum)
+        check_count(self.length, "length")
+        if self.batch_size is not None:
+            check_count(self.batch_size, "batch_size")
+
+    def cost(self) -> Cost:
+        """One gradient for each kick and one for U; θ, gradient, noise, velocity, and the start of the trajectory."""
+        return Cost((self.length if self.batch_size is None else 2 * self.length) + 1, 6)
+
+    def chain(self, state: GGMCState) -> ChainState:
+        """See :class:`Sampler`."""
+        return state.chain
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> GGMCState:
+        """See :class:`Inference`."""
+        target.refuse_batch_norm("GGMC")
+        refuse_random_energies(target, "GGMC")
+        start = (target.initial_theta() if theta is None else theta).contiguous()
+        if start.dim() != 1:
+            raise ArgumentError(f"`start` must be a vector for one chain; got shape {tuple(start.shape)}.")
+        chain = ChainState(
+            theta=start,
+            grad=torch.zeros_like(start),
+            noise=torch.zeros_like(start),
+            slots={"velocity": torch.zeros_like(start)},
+            streams=[NormalStream(spawn(rng))],
+            buffers=target.workspace.running_buffers(),
+            layout=target.layout,
+        )
+        own = torch.Generator()
+        own.manual_seed(spawn(rng))
+        state = GGMCState(chain, own, start=torch.empty_like(start), start_velocity=torch.empty_like(start))
+        chain.streams[0].fill_(chain.slots["velocity"]).mul_(math.sqrt(target.temperature))
+        return state
+
+    def step(self, target: Target, state: GGMCState, batch: Batch) -> tuple[GGMCState, Info]:
+        """One trajectory and its decision."""
+        chain, n = state.chain, batch.num_data
+        if n != batch.size:
+            raise ArgumentError(
+                f"`num_data` must be the number of rows, all of which GGMC reads; got {n}, not {batch.size}."
+            )
+        if state.energy is None or (self.batch_size is None and not state.has_gradient) or chain.read_next:
+            state.energy, state.loss = self._energy(target, state, batch)
+            if not math.isfinite(state.energy):
+                return state, Info(state.loss, NON_FINITE_LOSS)
+        if chain.read_next:
+            take_reading(chain, n, torch.tensor(state.loss), 1.0)
+            assert chain.reading is not None
+            chain.reading.acceptance = state.accepted / max(1, state.proposed)
+        state.start.copy_(chain.theta)
+        state.start_velocity.copy_(chain.slots["velocity"])
+        end, loss, change = self._trajectory(target, state, batch)
+        delta = end - state.energy + change
+        luck = float(torch.rand((), generator=state.rng, dtype=torch.float64))
+        state.proposed += 1
+        if math.isfinite(delta) and luck < math.exp(min(0.0, -delta / target.temperature)):
+            state.accepted += 1
+            state.energy, state.loss = end, loss
+        else:
+            chain.theta.copy_(state.start)
+            torch.neg(state.start_velocity, out=chain.slots["velocity"])
+            state.has_gradient = False  # it belongs to the place that was rejected
+        return state, Info(state.loss, metrics={"acceptance": state.accepted / state.proposed})
+
+    def _trajectory(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float, float]:
+        """Go ``length`` steps; U and the mean loss at the end, and the sum of the changes of ½‖m‖² in BAB."""
+        chain, n = state.chain, batch.num_data
+        velocity = chain.slots["velocity"]
+        h = chain.pace * math.sqrt(self.lr / n)
+        keep = math.sqrt(self.momentum**chain.pace)
+        spread = math.sqrt(target.temperature * (1 - keep * keep))
+        end, loss, change = math.nan, math.nan, 0.0
+        for _ in range(self.length):
+            self._refresh(chain, keep, spread)
+            share = batch
+            if self.batch_size is not None:
+                share = self._share(state, batch)
+                target.gradient(chain.theta, share, chain.grad, chain.buffers)
+            before = _half_square(velocity)
+            velocity.add_(chain.grad, alpha=-0.5 * h * n)
+            chain.theta.add_(velocity, alpha=h)
+            if self.batch_size is None:
+                end, loss = self._energy(target, state, batch)
+            else:
+                target.gradient(chain.theta, share, chain.grad, chain.buffers)
+            velocity.add_(chain.grad, alpha=-0.5 * h * n)
+            change += _half_square(velocity) - before
+            self._refresh(chain, keep, spread)
+        if self.batch_size is not None:
+            end, loss = self._energy(target, state, batch)
+        return end, loss, change
+
+    def _share(self, state: GGMCState, batch: Batch) -> Batch:
+        """Some rows of the data, at random."""
+        assert self.batch_size is not None
+        rows = torch.randperm(batch.size, generator=state.rng)[: self.batch_size].to(batch.y.device)
+        return replace(batch, x=map_tensors(lambda t: t[rows], batch.x), y=batch.y[rows], index=None)
+
+    def _refresh(self, chain: ChainState, keep: float, spread: float) -> None:
+        chain.streams[0].fill_(chain.noise)
+        chain.slots["velocity"].mul_(keep).add_(chain.noise, alpha=spread)
+
+    def _energy(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float]:
+        """U(θ) and the mean loss; ∇G̃ on all data goes into the chain's gradient."""
+        chain = state.chain
+        loss = float(target.gradient(chain.theta, batch, chain.grad, chain.buffers))
+        state.has_gradient = True
+        prior = float(target.bound_prior.log_prob(chain.theta))
+        return batch.num_data * loss / target.likelihood_temperature - prior, loss
+
+    def posterior(self, target: Target, state: GGMCState, data: Data | None) -> Posterior:
+        """The chain's present place, a single draw; :class:`Collect` keeps many."""
+        buffers = {name: value.unsqueeze(0).clone() for name, value in state.chain.buffers.items()}
+        return Draws(state.chain.theta.detach().clone().unsqueeze(0), buffers)
+
+
+def _half_square(velocity: Tensor) -> float:
+    return 0.5 * float(velocity.double().square().sum())

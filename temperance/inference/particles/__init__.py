@@ -1,0 +1,1 @@
+"""Particles that repel one another."""

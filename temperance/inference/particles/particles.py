@@ -1,0 +1,310 @@
+"""What methods of interacting particles share: n settings of θ that move together, each pulled by the posterior and
+pushed by the others.
+
+With G_i = ∇G̃(θ_i) on one minibatch that all particles share, a method names two matrices n × n, W and R, and the
+optimiser descends along
+
+    Σ_j W_ij G_j − (T/N) Σ_j R_ij (x_j − x̄),
+
+which is −(T/N) times the direction φ_i of the method. x is θ itself (``space="weights"``) or the network's outputs at
+the batch's inputs (``space="functions"``); there, W and R act on the outputs' gradients and on the outputs, and J_iᵀ
+carries the result to the weights in the one backward pass that there is anyway.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import spawn
+from temperance.data.data import Batch, Data
+from temperance.data.sources import map_tensors
+from temperance.engine import outputs as evaluate
+from temperance.inference import optimisers as optimise
+from temperance.inference.base import Cost, Exactness, Inference, Info
+from temperance.inference.particles.kernels import Interaction, Kernel
+from temperance.inference.points.map import MAP
+from temperance.inference.variational.expectations import judge
+from temperance.model.target import Target
+from temperance.posteriors import Draws, Posterior
+
+Space = Literal["weights", "functions"]
+_BLOCK = 2**14  # columns at a time on a CPU, so that what is in the works stays in the cache: 3x faster for P = 2e5
+_BLOCK_ELSEWHERE = 2**22
+
+
+@dataclass
+class ParticleState:
+    """θ, n × P; the optimiser's memory (one optimiser for all, or one each); buffers that move, for each particle."""
+
+    theta: Tensor
+    grad: Tensor = field(metadata=SCRATCH)
+    rows: list[tuple[Tensor, Tensor]] = field(metadata=SCRATCH)
+    optimizers: list[torch.optim.Optimizer]
+    schedulers: list[Any]
+    buffers: list[dict[str, Tensor]]
+    at_once: bool = field(metadata=SCRATCH)
+    first_loss: float | None = None
+
+
+class Particles(Inference[ParticleState]):
+    """Base of :class:`SVGD` and :class:`RepulsiveEnsemble`, whose fields these are; see there."""
+
+    exact: ClassVar[Exactness] = Exactness.APPROXIMATE
+    count_name: ClassVar[str] = "particles"
+
+    kernel: Kernel
+    space: Space
+    lr: float
+    optimizer: type[torch.optim.Optimizer]
+    optimizer_args: Mapping[str, Any]
+    scheduler: type[torch.optim.lr_scheduler.LRScheduler] | None
+    scheduler_args: Mapping[str, Any]
+    schedule_steps: bool
+    clip: float | None
+    batched: bool | None
+
+    def __post_init__(self) -> None:
+        check_count(self.count, self.count_name)
+        if not isinstance(self.kernel, Kernel):
+            raise ArgumentError(f"`kernel` must be a Kernel, such as RBF(); got {self.kernel!r}.")
+        if self.space not in ("weights", "functions"):
+            raise ArgumentError(f'`space` must be "weights" or "functions"; got {self.space!r}.')
+        alone = (self.lr, self.optimizer, self.optimizer_args, self.scheduler, self.scheduler_args, self.schedule_steps)
+        MAP(*alone, self.clip)  # what one particle by itself does; it checks these settings
+        if optimise.needs_closure(self.optimizer):
+            raise ArgumentError(
+                f"`optimizer` must take one gradient a step; {self.optimizer.__name__} searches along lines, but the "
+                "particles' direction is the gradient of no function."
+            )
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """n."""
+
+    @abstractmethod
+    def mixing(self, found: Interaction) -> tuple[Tensor | None, Tensor]:
+        """W (``None`` for the identity) and R."""
+
+    def cost(self) -> Cost:
+        """A gradient for each particle; in function space up to a third more, for where particles move one after the
+        other the outputs of all are needed before the first backward pass and are computed twice."""
+        args = {name: value for name, value in self.optimizer_args.items() if name != "weight_decay"}
+        each = MAP(optimizer=self.optimizer, optimizer_args=args).cost()
+        again = 4 / 3 if self.space == "functions" else 1
+        return Cost(self.count * again, self.count * each.copies_of_theta)
+
+    # ------------------------------------------------------------------ the start
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> ParticleState:
+        """See :class:`Inference`. ``theta``: a row for each particle; ``None``: fresh weights for each."""
+        target.refuse_batch_norm(type(self).__name__)
+        start = self._start(target, theta, [spawn(rng) for _ in range(self.count)]).contiguous()
+        grad = torch.zeros_like(start)
+        rows = list(zip(start.unbind(0), grad.unbind(0), strict=True))
+        together = optimise.is_elementwise(self.optimizer)
+        optimizers = [
+            optimise.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, *pair)
+            for pair in ([(start, grad)] if together else rows)
+        ]
+        return ParticleState(
+            theta=start,
+            grad=grad,
+            rows=rows,
+            optimizers=optimizers,
+            schedulers=[optimise.build_scheduler(self.scheduler, self.scheduler_args, o) for o in optimizers],
+            buffers=[target.workspace.running_buffers() for _ in rows],
+            at_once=self._goes_at_once(target),
+        )
+
+    def _start(self, target: Target, theta: Tensor | None, seeds: list[int]) -> Tensor:
+        if theta is None:
+            return torch.stack([target.fresh_theta(seed) for seed in seeds])
+        rows = theta.unsqueeze(0) if theta.dim() == 1 else theta
+        if len(rows) == 1 and self.count > 1:
+            raise ArgumentError(
+                f"`start` must have a row for each of the {self.count} particles; got one for all. Particles that "
+                "start alike never part."
+            )
+        if len(rows) != self.count:
+            raise ArgumentError(f"`start` must have a row for each of the {self.count} particles; got {len(rows)}.")
+        twins = [(i, j) for j in range(len(rows)) for i in range(j) if torch.equal(rows[i], rows[j])]
+        if twins:
+            raise ArgumentError(
+                f"`start` must have rows that differ; got rows {twins[0][0]} and {twins[0][1]} equal. Particles that "
+                "start alike never part."
+            )
+        return rows
+
+    def _goes_at_once(self, target: Target) -> bool:
+        if self.batched is False or self.count == 1:
+            return False
+        able = not target.workspace.initial_buffers and target.can_batch_training()
+        if self.batched and not able:
+            raise ArgumentError(
+                "`batched=True` needs a network that can be batched over particles (no running statistics, no "
+                "operation that torch.func.vmap refuses); use batched=None."
+            )
+        return able and (bool(self.batched) or target.prefers_batched_training())
+
+    # ------------------------------------------------------------------ a step
+
+    def step(self, target: Target, state: ParticleState, batch: Batch) -> tuple[ParticleState, Info]:
+        """See :class:`Inference`."""
+        losses = (self._in_weights if self.space == "weights" else self._in_functions)(target, state, batch)
+        loss = float(losses.mean())
+        status = judge(loss, state.grad, state.first_loss)
+        if status.ok:
+            state.first_loss = loss if state.first_loss is None else state.first_loss
+            optimise.clip_(state.grad, self.clip)
+            for optimizer, scheduler in zip(state.optimizers, state.schedulers, strict=True):
+                optimizer.step()
+                if scheduler is not None and (self.schedule_steps or batch.last):
+                    scheduler.step()
+        return state, Info(loss, status)
+
+    @torch.no_grad()
+    def _combine_(self, x: Tensor, grad: Tensor, factor: float) -> Tensor | None:
+        """grad ← W grad − factor · R (x − x̄), for x and ``grad`` of shape n × anything; returns W."""
+        width = _BLOCK if x.device.type == "cpu" else _BLOCK_ELSEWHERE
+        blocks = list(zip(x.split(width, dim=1), grad.split(width, dim=1), strict=True))
+        gram = torch.zeros(len(x), len(x), dtype=x.dtype, device=x.device)
+        for part, _ in blocks:
+            centred = part - part.mean(0)
+            gram.addmm_(centred, centred.T)
+        weights, push = self.mixing(self.kernel.interact(gram))
+        for part, g in blocks:
+            mixed = g if weights is None else weights @ g
+            g.copy_(torch.addmm(mixed, push, part - part.mean(0), alpha=-factor))
+        return weights
+
+    def _in_weights(self, target: Target, state: ParticleState, batch: Batch) -> Tensor:
+        if state.at_once:
+            losses = target.stacked_gradient(state.theta, _for_each(batch, self.count), state.grad)
+        else:
+            each = zip(state.rows, state.buffers, strict=True)
+            losses = torch.stack([target.gradient(row, batch, grad, buffers) for (row, grad), buffers in each])
+        self._combine_(state.theta, state.grad, target.temperature / batch.num_data)
+        return losses
+
+    def _in_functions(self, target: Target, state: ParticleState, batch: Batch) -> Tensor:
+        """One backward pass, from cotangents in which the outputs' gradients are mixed already. What the likelihood
+        learns is no function's, and keeps its own gradient; so does the prior, with the weight of the particle."""
+        target.workspace.set_training(True)
+        passes = _AtOnce(target, state, batch) if state.at_once else _OneByOne(target, state, batch)
+        f, scores, losses, learned = passes.forward()
+        weights = self._combine_(f.flatten(1), scores.flatten(1), target.temperature / batch.num_data)
+        passes.backward(scores)
+        for entry in target.layout.entries[len(target.layout.network_entries) :]:
+            state.grad[:, entry.start : entry.stop] = learned[entry.name].reshape(self.count, -1)
+        pull = state.grad if weights is None or self.count == 1 else torch.zeros_like(state.grad)
+        target.bound_prior.add_gradient(state.theta, pull, -1.0 / batch.num_data)
+        if weights is not None and pull is not state.grad:
+            pull[:, : target.layout.network_size] *= weights.sum(1, keepdim=True)
+            state.grad += pull
+        return losses
+
+    def posterior(self, target: Target, state: ParticleState, data: Data | None) -> Posterior:
+        """The particles as :class:`Draws` of equal weight."""
+        names = state.buffers[0].keys()
+        buffers = {name: torch.stack([own[name] for own in state.buffers]) for name in names}
+        return Draws(state.theta.detach().clone(), buffers)
+
+
+# ---------------------------------------------------------------------- outputs, and backward from cotangents at them
+
+
+def _for_each(batch: Batch, count: int) -> Batch:
+    """The same rows for each of ``count`` members, not copied."""
+    return replace(
+        batch,
+        x=map_tensors(lambda t: t.expand(count, *t.shape), batch.x),
+        y=batch.y.expand(count, *batch.y.shape),
+        index=None,
+        streams=count,
+    )
+
+
+Scored = tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
+
+
+def _score(target: Target, f: Tensor, y: Tensor, rows: int, learned: Mapping[str, Tensor]) -> Scored:
+    """f, and of the batch's mean negative log-likelihood over λ: its gradient at f, itself (times λ), and its gradients
+    in what the likelihood learns."""
+    f = f.detach().requires_grad_()
+    leaves = {name: value.detach().requires_grad_() for name, value in learned.items()}
+    losses = target.likelihood.negative_log_likelihood(f, y, leaves) / rows
+    found = torch.autograd.grad(losses.sum() / target.likelihood_temperature, [f, *leaves.values()])
+    return f.detach(), found[0].contiguous(), losses.detach(), dict(zip(leaves, found[1:], strict=True))
+
+
+def _as_matrix(outputs: Tensor, rows_at: int) -> Tensor:
+    return outputs.unsqueeze(-1) if outputs.dim() == rows_at + 1 else outputs
+
+
+class _AtOnce:
+    """All particles as one batched network."""
+
+    def __init__(self, target: Target, state: ParticleState, batch: Batch) -> None:
+        self.target, self.state, self.batch = target, state, batch
+
+    def forward(self) -> Scored:
+        layout = self.target.layout
+        leaves = self.target.workspace.stacked_leaves(self.state.theta)
+        self.leaves = {e.name: leaves[e.name] for e in layout.network_entries}
+        made = evaluate.at_once(self.target.network, self.leaves, self.batch.x, stacked_inputs=False)
+        self.outputs = _as_matrix(made, 1)
+        y = self.batch.y.expand(len(made), *self.batch.y.shape)
+        learned = layout.unflatten(self.state.theta, "likelihood")
+        return _score(self.target, self.outputs, y, self.batch.size, learned)
+
+    def backward(self, cotangents: Tensor) -> None:
+        found = torch.autograd.grad(
+            self.outputs, list(self.leaves.values()), cotangents, allow_unused=True, materialize_grads=True
+        )
+        for entry, value in zip(self.target.layout.network_entries, found, strict=True):
+            self.state.grad[:, entry.start : entry.stop] = value.reshape(len(value), -1)
+
+
+class _OneByOne:
+    """Particles one after the other. Outputs are computed twice, with the same random numbers and moving buffers, so
+    that no more than one particle's activations are held."""
+
+    def __init__(self, target: Target, state: ParticleState, batch: Batch) -> None:
+        self.target, self.state, self.batch = target, state, batch
+        self.random: list[Tensor] = []
+        self.moving = [{name: value.clone() for name, value in own.items()} for own in state.buffers]
+        self.cuda = target.device.type == "cuda"
+
+    def _outputs(self, k: int) -> Tensor:
+        row, grad = self.state.rows[k]
+        self.target.workspace.attach(row, grad, self.state.buffers[k])
+        return _as_matrix(evaluate.call(self.target.network, self.batch.x), 0)
+
+    def forward(self) -> Scored:
+        scored = []
+        for k, (row, _) in enumerate(self.state.rows):
+            self.random.append(torch.cuda.get_rng_state() if self.cuda else torch.get_rng_state())
+            with torch.no_grad():
+                f = self._outputs(k)
+            learned = self.target.layout.unflatten(row, "likelihood")
+            scored.append(_score(self.target, f, self.batch.y, self.batch.size, learned))
+        f, scores, losses = (torch.stack([own[part] for own in scored]) for part in range(3))  # type: ignore[misc]
+        return f, scores, losses, {name: torch.stack([own[3][name] for own in scored]) for name in scored[0][3]}
+
+    def backward(self, cotangents: Tensor) -> None:
+        self.state.grad.zero_()
+        for k, cotangent in enumerate(cotangents):
+            (torch.cuda.set_rng_state if self.cuda else torch.set_rng_state)(self.random[k])
+            for name, value in self.state.buffers[k].items():
+                value.copy_(self.moving[k][name])
+            self._outputs(k).backward(cotangent)

@@ -1,0 +1,1 @@
+"""Methods that find points, and what is put around them."""

@@ -1,0 +1,224 @@
+"""``Curve``: two modes, and a path of low loss from one to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count, check_level
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
+from temperance.core.seeds import spawn
+from temperance.data.data import Batch, Data
+from temperance.inference import optimisers as optimise
+from temperance.inference.base import Cost, Inference, Info
+from temperance.inference.points.map import MAP, MAPState
+from temperance.inference.wrappers.ensemble import Ensemble, EnsembleState
+from temperance.model.target import Target
+from temperance.posteriors import Mixture, Point, Posterior
+from temperance.posteriors.curve import Path, bernstein
+
+
+@dataclass
+class CurveState:
+    """The two runs that look for the ends, while they last; the ends (2 × P); the points between (bends × P) with their
+    optimiser; the generator of t. ``given`` says that the ends were there from the start."""
+
+    training: EnsembleState | None
+    ends: Tensor
+    bends: MAPState
+    rng: torch.Generator
+    given: bool
+    point: Tensor = field(metadata=SCRATCH)
+    slope: Tensor = field(metadata=SCRATCH)
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Curve(Inference[CurveState]):
+    """Mode connectivity (Garipov et al., 2018): two modes θ₀ and θ₁, and between them a Bézier curve
+
+        θ(t) = Σₖ bₖ(t) pₖ,    bₖ(t) = C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ,    p₀ = θ₀,  pₙ = θ₁,    n = bends + 1.
+
+    In the first part of the run the ends are trained, each from a fresh start and on an order of the data of its own.
+    They then stay, and the points between, which begin evenly spaced on the straight line, descend the average loss
+    along the curve: a step draws t ~ U(0, 1) and follows
+
+        ∇_{pₖ} G̃(θ(t)) = bₖ(t) ∇G̃(θ(t)).
+
+    With ``fit(..., start=matrix)``, the two rows of which are modes that were trained before, the whole run trains the
+    curve.
+
+    Args:
+        base: how the ends are trained; its optimiser, learning rate, schedule and clipping serve for the curve too.
+        bends: control points between the ends.
+        ends: the fraction of the run that trains the ends.
+
+    The posterior is a :class:`~temperance.posteriors.curve.Path`: any place on the curve, t uniform.
+    :func:`temperance.judge.diagnose.loss_along.loss_along` measures the loss along it.
+
+    >>> import temperance as tp
+    >>> train, test = tp.data.load("iris")
+    >>> target = tp.Target(tp.nn.MLP(4, [16], 3), tp.Categorical(), tp.GaussianPrior(1.0))
+    >>> fitted = tp.fit(target, Curve(tp.MAP(lr=1e-2)), train, epochs=20)
+    >>> fitted.posterior.points.shape
+    torch.Size([3, 131])
+    """
+
+    base: MAP = field(default_factory=MAP)
+    bends: int = 1
+    ends: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, MAP):
+            raise ArgumentError(f"`base` must be a MAP, which trains the ends and the curve; got {self.base!r}.")
+        if self.base.patience is not None:
+            raise ArgumentError("`base` must not stop early (`patience`): the ends and the curve share one run.")
+        if optimise.needs_closure(self.base.optimizer):
+            raise ArgumentError(
+                f"`base` must have an optimiser that takes one gradient a step; got {self.base.optimizer.__name__}."
+            )
+        check_count(self.bends, "bends")
+        check_level(self.ends, "ends")
+
+    @property
+    def streams(self) -> int:
+        """An order of the data for each end; the curve follows the first."""
+        return 2
+
+    def check_run(self, steps: int) -> None:
+        """There must be a step for the ends and one for the curve."""
+        split_run(steps, self.ends)
+
+    def cost(self) -> Cost:
+        """A gradient for each end (then one for the curve); the ends and points between with their optimisers, the ends
+        as they stay, the place on the curve and its gradient."""
+        each = self.base.cost()
+        return Cost(2 * each.gradients_per_step, (2 + self.bends) * each.copies_of_theta + 4)
+
+    @property
+    def _pair(self) -> Ensemble:
+        return Ensemble(self.base, 2)
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> CurveState:
+        """See :class:`Inference`. ``theta``: the two ends, 2 × P, or ``None`` to train them."""
+        refuse_moving_buffers(target, "Curve")
+        like = target.initial_theta()
+        if theta is not None and (theta.dim() != 2 or len(theta) != 2 or torch.equal(theta[0], theta[1])):
+            raise ArgumentError(
+                f"`start` must be two different trained modes for Curve, a matrix 2 × {len(like)}; got shape "
+                f"{tuple(theta.shape)}{' of equal rows' if theta.dim() == 2 and len(theta) == 2 else ''}."
+            )
+        own = torch.Generator()
+        own.manual_seed(spawn(rng))
+        state = CurveState(
+            training=self._pair.init(target, None, rng) if theta is None else None,
+            ends=like.new_zeros(2, len(like)) if theta is None else theta.clone(),
+            bends=self.base.init_stack(target, like.new_zeros(self.bends, len(like)), []),
+            rng=own,
+            given=theta is not None,
+            point=torch.zeros_like(like),
+            slope=torch.zeros_like(like),
+        )
+        if state.given:
+            self._lay_out(state)
+        return state
+
+    def _lay_out(self, state: CurveState) -> None:
+        """Begin with the bends on the straight line."""
+        start, stop = state.ends
+        for k, row in enumerate(state.bends.theta, start=1):
+            row.copy_(torch.lerp(start, stop, k / (self.bends + 1)))
+
+    def step(self, target: Target, state: CurveState, batch: Batch) -> tuple[CurveState, Info]:
+        """A step of both ends, or of the points between."""
+        check_same_length(state.total_steps, batch.total_steps)
+        state.total_steps = batch.total_steps
+        first = 0 if state.given else split_run(batch.total_steps, self.ends)
+        if batch.step >= first:
+            return self._bend(target, state, second_part(batch, first).stream(0))
+        assert state.training is not None
+        state.training, info = self._pair.step(target, state.training, first_part(batch, first))
+        if info.status.ok and batch.step + 1 == first:
+            found = self._pair.posterior(target, state.training, None)
+            assert isinstance(found, Mixture)
+            for row, end in zip(state.ends, found.components, strict=True):
+                assert isinstance(end, Point)
+                row.copy_(end.theta)
+            state.training = None
+            self._lay_out(state)
+        return state, info
+
+    def _bend(self, target: Target, state: CurveState, batch: Batch) -> tuple[CurveState, Info]:
+        bends = state.bends
+        t = torch.rand((), generator=state.rng, dtype=torch.float64)
+        weights = bernstein(t, self.bends + 1).to(state.ends)
+        with torch.no_grad():
+            state.point.copy_(weights[1:-1] @ bends.theta)
+            state.point.add_(weights[0] * state.ends[0]).add_(weights[-1] * state.ends[1])
+        loss = float(target.gradient(state.point, batch, state.slope, bends.buffers))
+        status = self.base._judge(bends, loss, state.slope)
+        if status.ok:
+            optimise.clip_(state.slope, self.base.clip)
+            torch.mul(weights[1:-1].unsqueeze(1), state.slope, out=bends.grad)
+            bends.optimizer.step()
+            self.base._schedule(bends, batch)
+        return state, Info(loss, status)
+
+    def posterior(self, target: Target, state: CurveState, data: Data | None) -> Posterior:
+        """A :class:`~temperance.posteriors.curve.Path`."""
+        if state.training is not None:
+            raise NumericalError(
+                "there is no curve yet: the run ended while its ends were trained. After an interruption, call fit "
+                "again with the same checkpoint."
+            )
+        return Path(torch.cat([state.ends[:1], state.bends.theta.detach(), state.ends[1:]]))
+
+
+# ---------------------------------------------------------------------- runs of two parts
+
+
+def split_run(steps: int | None, share: float) -> int:
+    """How many steps the first of two parts has: ``share`` of all, at least one, and one is left."""
+    if steps is None:
+        raise ArgumentError("`total_steps` must be known: the run has two parts; got a batch without it.")
+    if steps < 2:
+        raise ArgumentError(f"`steps` must be at least 2, for the run has two parts; got {steps}.")
+    return min(max(1, round(share * steps)), steps - 1)
+
+
+def check_same_length(then: int | None, now: int | None) -> None:
+    """The length of a run decides where its second part begins, so it cannot change on the way."""
+    if then not in (None, now):
+        raise MismatchError(
+            f"the run was begun with {then} steps, which decides where its second part begins, and cannot go on to "
+            f"{now}."
+        )
+
+
+def first_part(batch: Batch, first: int) -> Batch:
+    """A batch that knows its place in a run of ``first`` steps."""
+    return replace(batch, total_steps=first, progress=batch.step / first)
+
+
+def second_part(batch: Batch, first: int) -> Batch:
+    """A batch that counts from step ``first`` on."""
+    if not first:
+        return batch
+    assert batch.total_steps is not None
+    total, step = batch.total_steps - first, batch.step - first
+    epochs = first // batch.steps_per_epoch if batch.steps_per_epoch else 0
+    return replace(batch, step=step, total_steps=total, progress=step / total, epoch=batch.epoch - epochs)
+
+
+def refuse_moving_buffers(target: Target, method: str) -> None:
+    """Running statistics belong to one setting of the weights; between settings there are none."""
+    names = target.workspace.batch_norm_names() or sorted(target.workspace.initial_buffers)
+    if names:
+        raise NetworkError(
+            f"{method} needs a network without batch norm or other buffers that move in training, but {names[0]!r} "
+            "does: between two settings of the weights nobody knows its statistics. Use "
+            "temperance.nn.FilterResponseNorm or nn.GroupNorm, or Target(..., freeze_batch_norm=True)."
+        )

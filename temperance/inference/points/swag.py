@@ -1,0 +1,206 @@
+"""``SWAG``: a Gaussian from the places that ordinary training passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count, check_fraction, check_positive
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.data.data import Batch, Data
+from temperance.inference.base import Cost, Inference, Info, NeedsData, Stackable
+from temperance.inference.batch_statistics import batch_statistics, with_statistics
+from temperance.inference.points.map import MAP, MAPState
+from temperance.linalg.covariance import Covariance, DiagonalCovariance, LowRankCovariance
+from temperance.model.target import Target
+from temperance.posteriors import Gaussian, Posterior
+
+_SMALLEST = 1e-30  # a weight that never moved still needs a variance
+
+
+@dataclass
+class SWAGState:
+    """The base's state; the running mean of the weights collected and the sum of squared distances from it (both P, or
+    members × P); the last deviations from the running mean (K × P, or K × members × P) and how many were collected."""
+
+    base: MAPState
+    mean: Tensor
+    squares: Tensor
+    deviations: Tensor
+    collected: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class SWAG(Inference[SWAGState], Stackable):
+    """Stochastic weight averaging, Gaussian (Maddox et al., 2019). While SGD runs on with a constant learning rate, its
+    iterates θ₁ … θ_n are collected; with θ̄ their mean, s² their variances (over n) and D the last K deviations of an
+    iterate from the running mean at its time,
+
+        θ ~ N(θ̄, ½ diag(s²) + D Dᵀ / (2 (K − 1))),      a draw: θ̄ + s z₁ / √2 + D z₂ / √(2 (K − 1)),
+
+    z₂ of K numbers being the same for all layers. With ``rank=0`` only the diagonal is used, N(θ̄, diag(s²)).
+
+    Args:
+        base: ``MAP`` with the optimiser that does the walking, as a rule SGD with momentum.
+        rank: K, deviations kept (0, or at least 2).
+        start: the fraction of the run after which iterates are collected.
+        every: steps between two of them; ``None``: one at the end of each epoch.
+        lr: constant learning rate while collecting; ``None`` leaves it to ``base`` and its schedule.
+        draws: for networks with batch norm, the number of draws that get batch statistics of their own.
+
+    Its spread depends on the learning rate and on the noise of the batches, not on a posterior: it approximates a
+    basin, and is exact nowhere. The target's temperature scales the covariance. ``Ensemble(SWAG(...), 5)`` is
+    MultiSWAG.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> base = tp.MAP(lr=1e-3, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
+    >>> fitted = tp.fit(target, tp.SWAG(base, rank=5), (x, 2 * x + 1), epochs=40, batch_size=5)
+    >>> fitted.posterior.covariance().shape
+    torch.Size([2, 2])
+    """
+
+    base: MAP = field(default_factory=lambda: MAP(lr=0.01, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9}))
+    rank: int = 20
+    start: float = 0.5
+    every: int | None = None
+    lr: float | None = None
+    draws: int = 30
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, MAP):
+            raise ArgumentError(f"`base` must be a MAP, whose iterates are collected; got {self.base!r}.")
+        if self.base.patience is not None:
+            raise ArgumentError("`base` must not stop early (`patience`): SWAG averages what comes at the end.")
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0 or self.rank == 1:
+            raise ArgumentError(f"`rank` must be 0 (a diagonal) or at least 2, for K − 1 divides; got {self.rank!r}.")
+        check_fraction(self.start, "start")
+        if self.every is not None:
+            check_count(self.every, "every")
+        if self.lr is not None:
+            check_positive(self.lr, "lr")
+        check_count(self.draws, "draws")
+
+    def cost(self) -> Cost:
+        """The base's; mean, squares and K deviations."""
+        base = self.base.cost()
+        return Cost(base.gradients_per_step, base.copies_of_theta + 2 + self.rank)
+
+    # ------------------------------------------------------------------ the walk
+
+    def _begin(self, base: MAPState) -> SWAGState:
+        theta = base.theta
+        deviations = torch.zeros(self.rank, *theta.shape, dtype=theta.dtype, device=theta.device)
+        return SWAGState(base, torch.zeros_like(theta), torch.zeros_like(theta), deviations)
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> SWAGState:
+        """See :class:`Inference`."""
+        return self._begin(self.base.init(target, theta, rng))
+
+    def step(self, target: Target, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
+        """A step of the base, and now and then one more iterate."""
+        self._before(state, batch)
+        state.base, info = self.base.step(target, state.base, batch)
+        return self._after(state, batch, info)
+
+    def _before(self, state: SWAGState, batch: Batch) -> None:
+        if batch.step == 0:
+            self._check_plan(batch)
+        if self.lr is not None and batch.progress >= self.start:
+            for group in state.base.optimizer.param_groups:
+                group["lr"] = self.lr
+
+    def _check_plan(self, batch: Batch) -> None:
+        """Refuse, before the first step, a run that will collect too few iterates."""
+        total, per_epoch = batch.total_steps, batch.steps_per_epoch
+        if total is None or (self.every is None and per_epoch is None):
+            return
+        planned = sum(
+            1 for step in range(total) if self._due(step, step / total, per_epoch and (step + 1) % per_epoch == 0)
+        )
+        if planned < max(2, self.rank):
+            raise ArgumentError(
+                f"`rank` must be at most the number of iterates collected; rank={self.rank}, but a run of {total} "
+                f"steps collects {planned} from {self.start:g} of the way on"
+                + ("" if self.every is None else f", every {self.every} steps")
+                + ". Run longer, start earlier, collect more often (`every`), or lower the rank."
+            )
+
+    def _due(self, step: int, progress: float, last: object) -> bool:
+        if progress < self.start:
+            return False
+        return bool(last) if self.every is None else (step + 1) % self.every == 0
+
+    @torch.no_grad()
+    def _after(self, state: SWAGState, batch: Batch, info: Info) -> tuple[SWAGState, Info]:
+        if info.status.ok and self._due(batch.step, batch.progress, batch.last):
+            theta = state.base.theta
+            before = theta - state.mean
+            state.mean.add_(before, alpha=1.0 / (state.collected + 1))
+            after = theta - state.mean
+            state.squares.addcmul_(before, after)  # Welford: no difference of large squares
+            if self.rank:
+                state.deviations[state.collected % self.rank] = after
+            state.collected += 1
+        return state, info
+
+    # ------------------------------------------------------------------ the Gaussian
+
+    def posterior(self, target: Target, state: SWAGState, data: Data | None) -> Posterior:
+        """A :class:`Gaussian`; with batch statistics for ``draws`` draws where the network has batch norm."""
+        return self._gaussian(target, state.mean, state.squares, state.deviations, state.collected, data)
+
+    def _gaussian(
+        self, target: Target, mean: Tensor, squares: Tensor, deviations: Tensor, collected: int, data: Data | None
+    ) -> Posterior:
+        if collected < 2:
+            raise NumericalError(
+                f"SWAG needs at least two iterates for a spread; the run has collected {collected} by now (it begins "
+                f"at {self.start:g} of the run). After an interruption, call fit again with the same checkpoint."
+            )
+        buffers: dict[str, Tensor] = {}
+        if target.workspace.initial_buffers:
+            if data is None:
+                raise NeedsData("the network keeps batch statistics, which need a pass over the data for each draw.")
+            buffers = batch_statistics(target, mean, data)
+        found = Gaussian(mean.detach().clone(), self._covariance(target, squares, deviations, collected), buffers)
+        return with_statistics(target, found, data, self.draws)
+
+    def _covariance(self, target: Target, squares: Tensor, deviations: Tensor, collected: int) -> Covariance:
+        temperature = target.temperature
+        variance = (squares / collected).clamp_(min=_SMALLEST)
+        if not self.rank:
+            return DiagonalCovariance(temperature * variance)
+        kept = deviations[: min(self.rank, collected)]
+        factor = kept.T * (0.5 * temperature / (len(kept) - 1)) ** 0.5
+        return LowRankCovariance((0.5 * temperature * variance).clamp_(min=_SMALLEST), factor.contiguous())
+
+    # ------------------------------------------------------------------ all members of an ensemble at once
+
+    def can_stack(self, target: Target) -> bool:
+        """As the base can."""
+        return self.base.can_stack(target)
+
+    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> SWAGState:
+        """See :class:`Stackable`."""
+        return self._begin(self.base.init_stack(target, theta, rngs))
+
+    def step_stack(self, target: Target, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
+        """See :class:`Stackable`."""
+        self._before(state, batch)
+        state.base, info = self.base.step_stack(target, state.base, batch)
+        return self._after(state, batch, info)
+
+    def posteriors_stack(self, target: Target, state: SWAGState, data: Data | None) -> tuple[Posterior, ...]:
+        """See :class:`Stackable`."""
+        rows = zip(state.mean, state.squares, state.deviations.unbind(1), strict=True)
+        return tuple(self._gaussian(target, m, s, d, state.collected, data) for m, s, d in rows)
+
+    def keep_in(self, state: Any, folder: Path) -> None:
+        """Nothing here grows with the run."""

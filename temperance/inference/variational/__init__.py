@@ -1,0 +1,1 @@
+"""Methods that fit a distribution: families, estimators, natural gradients."""

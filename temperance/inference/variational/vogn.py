@@ -1,0 +1,107 @@
+"""``VOGN``: natural-gradient VI with the Gauss–Newton matrix's diagonal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import generator
+from temperance.data.data import Batch, Data
+from temperance.inference.base import Cost
+from temperance.inference.curvature.stochastic import BatchCurvature
+from temperance.inference.curvature.sweep import Kind
+from temperance.inference.variational.expectations import gaussian_precision
+from temperance.inference.variational.natural import NaturalGradient, NaturalState
+from temperance.model.target import Target
+
+_KINDS: dict[str, Kind] = {"ggn": "ggn", "sampled": "monte-carlo", "gradients": "empirical"}
+
+
+@dataclass(frozen=True, eq=False)
+class VOGN(NaturalGradient):
+    """The variational online Gauss–Newton method (Khan et al., 2018; Osawa et al., 2019): q = N(m, σ²) with
+    σ² = T / (N (h + δ)), δ = 1 / (N scale²) of a Gaussian prior N(m₀, scale²), and at a draw θ = m + σ ε with mean
+    gradient g,
+
+        ĥ = (1/B) Σ_i diag(J_iᵀ H_i J_i)                               (by the ``curvature`` below)
+        ḡ ← β₁ ḡ + (1 − β₁) g
+        h ← β₂ h + (1 − β₂) ĥ
+        m ← m − ℓ (ḡ / (1 − β₁ᵗ) + δ (m − m₀)) / (h + δ).
+
+    Args:
+        lr: ℓ, a share of a Newton step.
+        betas: β₁, β₂.
+        initial_hessian: the first guess of h, the curvature of the mean loss.
+        curvature: ``"sampled"``: squared gradients of single examples under labels that the model draws itself, one
+            more backward pass, exact on average; ``"ggn"``: exact, a backward pass for each output; ``"gradients"``:
+            squared gradients under the data's own labels, as published: no further pass, but another matrix, which is
+            too small where the data are fitted well.
+        samples, antithetic, clip, schedule, draws: as for :class:`IVON`.
+
+    Gradients of single examples come from the layers' inputs and output gradients (:mod:`curvature`); the
+    network runs in evaluation mode, so dropout is off. Batch norm is refused: it has no gradients of single examples.
+
+    Its fixed point on a linear-Gaussian model, with ``"ggn"`` or ``"sampled"``, is the optimum of the mean field: mean
+    μ, variances T/Λᵢᵢ.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> fitted = tp.fit(target, tp.VOGN(lr=0.1, betas=(0.9, 0.9)), (x, 2 * x + 1), steps=200)
+    >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
+    tensor([[2.]])
+    """
+
+    lr: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    curvature: Literal["sampled", "ggn", "gradients"] = "sampled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.curvature not in _KINDS:
+            raise ArgumentError(f"`curvature` must be one of {tuple(_KINDS)}; got {self.curvature!r}.")
+
+    def cost(self) -> Cost:
+        """One gradient for each sample, and the pass for the curvature, which is no gradient of weights."""
+        return Cost(self.samples, 3 + 3 * self.samples)
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> NaturalState:
+        """See :class:`Inference`."""
+        target.refuse_batch_norm("VOGN")
+        if gaussian_precision(target.bound_prior, target.initial_theta()) is None:
+            raise ArgumentError(
+                "`prior` must be made of independent Gaussians for VOGN, whose curvature they join; use IVON or "
+                "Variational."
+            )
+        return super().init(target, theta, rng)
+
+    def learn_curvature(self, hessian: Tensor, estimate: Tensor, total: Tensor) -> None:
+        """h ← β₂ h + (1 − β₂) ĥ."""
+        hessian.lerp_(estimate, 1 - self.betas[1])
+
+    def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
+        """See :class:`NaturalGradient`."""
+        gradient = torch.zeros_like(state.mean)
+        curvature = torch.zeros_like(state.mean)
+        loss = 0.0
+        for k, theta in enumerate(state.sampled.theta):
+            rng = generator(state.noise_seed, "vogn", state.noise_count, k, device=target.device)
+            here, slope, squares = self._one(target, state, theta, batch, rng)
+            loss += here / self.samples
+            gradient.add_(slope, alpha=1.0 / self.samples)
+            curvature.add_(squares, alpha=1.0 / self.samples)
+        return loss, gradient, curvature
+
+    def _one(
+        self, target: Target, state: NaturalState, theta: Tensor, batch: Batch, rng: torch.Generator
+    ) -> tuple[float, Tensor, Tensor]:
+        work = state.work
+        if not isinstance(work, BatchCurvature):
+            data = batch.whole if batch.whole is not None else Data(batch.x, batch.y)
+            work = BatchCurvature(target, theta, state.buffers, data, _KINDS[self.curvature])
+            state.work = work
+        return work.at(theta, batch, rng)

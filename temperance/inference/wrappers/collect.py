@@ -1,0 +1,285 @@
+"""``Collect``: keeps the draws of a sampler, and looks at its thermometer along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError, MismatchError, NumericalError
+from temperance.core.growing import Rows
+from temperance.core.status import NON_FINITE_THETA
+from temperance.data.data import Batch, Data
+from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.inference.langevin.sampler import ChainState, Sampler
+from temperance.inference.wrappers.cyclical import Cyclical
+from temperance.model.target import Target
+from temperance.posteriors import Draws, Posterior, Trace
+
+_DEFAULT_DRAWS = 30
+
+
+@dataclass
+class CollectState:
+    """The base's state, the draws of each member, running statistics with them, and the readings so far: rows of step,
+    pace, temperature, bias, acceptance, then loss, kinetic and configurational temperatures of all members."""
+
+    base: Any
+    draws: list[Rows]
+    buffers: dict[str, Rows]
+    buffer_shapes: dict[str, list[int]]
+    draw_step: list[int] = field(default_factory=list)
+    readings: Rows = field(default_factory=Rows)
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Collect(Inference[CollectState], Stackable):
+    """Draws of ``base``: the first ``burn`` steps are thrown away, then one is kept every ``every`` steps.
+
+    Over a :class:`Cyclical` sampler the draws are those at the cycles' ends, unless ``every`` is given. With a
+    ``checkpoint`` the draws go straight to a file of its folder, and memory does not grow with their number; a run that
+    is killed or stopped by a NaN keeps all draws up to its last checkpoint.
+
+    Args:
+        base: a sampler, such as ``SGHMC(lr=1e-3)`` or ``Cyclical(SGHMC(lr=1e-3), cycle=500)``.
+        burn: steps before the first draw; a fraction below 1 is one of the run. Unless told it is half the run; the
+            warm-up of a sampler that has one; nothing for cyclical samplers, which have ``start``.
+        every: steps between draws; ``None`` spreads ``last`` draws evenly.
+        last: keep the last so many draws only (30 where neither it nor ``every`` is given).
+        read_every: steps between readings of the thermometer (see :class:`~temperance.posteriors.Trace`).
+
+    >>> import temperance as tp
+    >>> method = Collect(tp.SGHMC(lr=1e-3), burn=0.5, every=10)
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> tp.fit(target, method, (x, 2 * x + 1), steps=1000).posterior.theta.shape
+    torch.Size([50, 2])
+    """
+
+    base: Sampler
+    burn: int | float | None = None
+    every: int | None = None
+    last: int | None = None
+    read_every: int = 10
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, Sampler):
+            raise ArgumentError(f"`base` must be a sampler such as SGHMC; got {type(self.base).__name__}.")
+        number = isinstance(self.burn, int | float) and not isinstance(self.burn, bool)
+        if self.burn is not None and not (number and self.burn >= 0 and (isinstance(self.burn, int) or self.burn < 1)):
+            raise ArgumentError(f"`burn` must be a number of steps, or a fraction in [0, 1); got {self.burn!r}.")
+        for name in ("every", "last"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name)
+        check_count(self.read_every, "read_every")
+
+    @property
+    def reads(self) -> Any:  # type: ignore[override]
+        """As the base does."""
+        return self.base.reads
+
+    @property
+    def exact(self) -> Exactness:  # type: ignore[override]
+        """As the base is, in the limit of small steps."""
+        return Exactness.APPROXIMATE if self.base.exact is Exactness.OWN_LAW else self.base.exact
+
+    @property
+    def _by_cycle(self) -> bool:
+        return isinstance(self.base, Cyclical) and self.every is None
+
+    def _burn(self, steps: int | None) -> int:
+        if self.burn is None and self.base.settling is not None:
+            return self.base.settling
+        burn = self.burn if self.burn is not None else (0 if self._by_cycle else 0.5)
+        if isinstance(burn, int):
+            return burn
+        if steps is None:
+            raise ArgumentError("`burn` as a fraction needs a run of known length; give a number of steps.")
+        return int(burn * steps)
+
+    def check_run(self, steps: int) -> None:
+        """There must be something left after the burn-in."""
+        if self._burn(steps) >= steps:
+            raise ArgumentError(
+                f"`burn` must be shorter than the run of {steps} steps; got {self.burn or self._burn(steps)!r}."
+            )
+        if self._burn(steps) < (self.base.settling or 0):
+            raise ArgumentError(f"`burn` must cover the {self.base.settling} steps of warm-up; got {self.burn!r}.")
+        if self.every is not None and self._burn(steps) + self.every > steps:
+            raise ArgumentError(
+                f"`every` must leave at least one draw in the {steps - self._burn(steps)} steps after the burn-in; got "
+                f"{self.every}."
+            )
+        if self._by_cycle:
+            assert isinstance(self.base, Cyclical)
+            ends = self.base.ends(steps)
+            if ends and ends[-1] <= self._burn(steps):
+                raise ArgumentError(f"`burn` must leave the end of a cycle ({ends[-1]}); got {self.burn!r}.")
+        self.base.check_run(steps)
+
+    @property
+    def _needs_length(self) -> bool:
+        """Whether the length of the run decides which draws are kept."""
+        burn = isinstance(self.burn, float) or (self.burn is None and not self._by_cycle and self.base.settling is None)
+        return burn or (not self._by_cycle and (self.every is None or self.last is not None))
+
+    @property
+    def default_steps(self) -> int | None:  # type: ignore[override]
+        """Warm-up and the draws, where both are told."""
+        if self.base.settling is None or self.last is None or self.burn is not None:
+            return None
+        return self.base.settling + self.last * (self.every or 1)
+
+    def remarks(self, state: CollectState) -> list[str]:
+        """As the base does."""
+        return self.base.remarks(state.base)
+
+    def cost(self) -> Cost:
+        """The base's; draws come on top, in memory or on disk."""
+        return self.base.cost()
+
+    def keep_in(self, state: CollectState, folder: Path) -> None:
+        """Draws go to a file there."""
+        self.base.keep_in(state.base, folder)
+        for rows in [*state.draws, *state.buffers.values(), state.readings]:
+            rows.keep_in(folder)
+
+    # ------------------------------------------------------------------ the contract
+
+    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> CollectState:
+        """See :class:`Inference`."""
+        return self._state(self.base.init(target, theta, rng), members=1)
+
+    def _state(self, base: Any, members: int) -> CollectState:
+        buffers = self.base.chain(base).buffers
+        shapes = {name: list(value.shape) for name, value in buffers.items()}
+        return CollectState(base, [Rows() for _ in range(members)], {name: Rows() for name in buffers}, shapes)
+
+    def step(self, target: Target, state: CollectState, batch: Batch) -> tuple[CollectState, Info]:
+        """See :class:`Inference`."""
+        chain = self._before(state, batch)
+        state.base, info = self.base.step(target, state.base, batch)
+        return self._after(target, state, chain, batch, info)
+
+    def _before(self, state: CollectState, batch: Batch) -> ChainState:
+        if self._needs_length and state.total_steps not in (None, batch.total_steps):
+            raise MismatchError(
+                f"the run was begun with {state.total_steps} steps, which decides the draws that are kept, and cannot "
+                f"go on to {batch.total_steps}: give `burn` and `every` as numbers of steps, and no `last`."
+            )
+        state.total_steps = batch.total_steps
+        chain = self.base.chain(state.base)
+        if batch.step % self.read_every == 0:
+            chain.read_next = True  # it waits while a preconditioner is estimated
+        chain.reading = None
+        return chain
+
+    def _after(
+        self, target: Target, state: CollectState, chain: ChainState, batch: Batch, info: Info
+    ) -> tuple[CollectState, Info]:
+        if not info.status.ok:
+            return state, info
+        if chain.reading is not None and batch.step >= self._burn(batch.total_steps):
+            state.readings.append(_as_row(chain, target.temperature, batch.step))
+        if self._is_due(state, batch.step + 1, batch.total_steps):
+            if not bool(torch.isfinite(chain.theta).all()):
+                return state, Info(info.loss, NON_FINITE_THETA)
+            rows = chain.theta if chain.theta.dim() == 2 else chain.theta.unsqueeze(0)
+            for bank, row in zip(state.draws, rows, strict=True):
+                bank.append(row)
+            for name, value in chain.buffers.items():
+                state.buffers[name].append(value)
+            state.draw_step.append(batch.step + 1)
+        return state, info
+
+    def _is_due(self, state: CollectState, done: int, total: int | None) -> bool:
+        """Whether the place after ``done`` steps is a draw."""
+        burn = self._burn(total)
+        if done <= burn or not self.base.chain(state.base).moved:
+            return False
+        if self._by_cycle:
+            return bool(self.base.at_end(state.base))
+        if self.every is None:
+            if total is None:
+                raise ArgumentError("`every` must be given for a run of unknown length; got None.")
+            every = max(1, (total - burn) // (self.last or _DEFAULT_DRAWS))
+            return (total - done) % every == 0 and (total - done) // every < (self.last or _DEFAULT_DRAWS)
+        due = (done - burn) % self.every == 0
+        if due and self.last is not None and total is not None:
+            return (total - burn) // self.every - (done - burn) // self.every < self.last
+        return due
+
+    def posterior(self, target: Target, state: CollectState, data: Data | None) -> Posterior:
+        """:class:`Draws`, with the trace of the chain."""
+        return self._posteriors(target, state)[0]
+
+    def _posteriors(self, target: Target, state: CollectState) -> tuple[Posterior, ...]:
+        if not state.draw_step:
+            raise NumericalError("there are no draws yet: the run ended before the first one.")
+        only = self.last if self._by_cycle and self.last is not None else 0
+        made = []
+        for k, bank in enumerate(state.draws):
+            theta = bank.tensor()
+            buffers = {n: r.tensor().view(-1, *state.buffer_shapes[n]) for n, r in state.buffers.items()}
+            if only and len(theta) > only:
+                theta, buffers = theta[-only:].clone(), {n: v[-only:].clone() for n, v in buffers.items()}
+            made.append(Draws(theta, buffers, self._trace(state, k, len(theta))))
+        return tuple(made)
+
+    def _trace(self, state: CollectState, k: int, draws: int) -> Trace:
+        entries, members = len(self.base.chain(state.base).layout.entries), len(state.draws)
+        each = 1 + 2 * entries
+        rows = torch.empty(0, 5 + members * each, dtype=torch.float64)
+        if len(state.readings):
+            rows = state.readings.tensor().clone()
+        fixed, rest = rows[:, :5], rows[:, 5:].reshape(len(rows), members, each)[:, k]
+        return Trace(
+            step=fixed[:, 0].long(),
+            pace=fixed[:, 1],
+            temperature=fixed[:, 2],
+            kinetic_bias=fixed[:, 3],
+            acceptance=fixed[:, 4],
+            loss=rest[:, 0],
+            kinetic=rest[:, 1 : 1 + entries],
+            configurational=rest[:, 1 + entries :],
+            draw_step=torch.tensor(state.draw_step[-draws:]),
+            transitions=self.base.story(state.base, k),
+        )
+
+    # ------------------------------------------------------------------ all members of an ensemble at once
+
+    def can_stack(self, target: Target) -> bool:
+        """As the base can."""
+        return isinstance(self.base, Stackable) and self.base.can_stack(target)
+
+    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> CollectState:
+        """See :class:`Stackable`."""
+        assert isinstance(self.base, Stackable)
+        return self._state(self.base.init_stack(target, theta, rngs), members=len(rngs))
+
+    def step_stack(self, target: Target, state: CollectState, batch: Batch) -> tuple[CollectState, Info]:
+        """See :class:`Stackable`."""
+        assert isinstance(self.base, Stackable)
+        chain = self._before(state, batch)
+        state.base, info = self.base.step_stack(target, state.base, batch)
+        return self._after(target, state, chain, batch, info)
+
+    def posteriors_stack(self, target: Target, state: CollectState, data: Data | None) -> tuple[Posterior, ...]:
+        """See :class:`Stackable`."""
+        return self._posteriors(target, state)
+
+
+def _as_row(chain: ChainState, temperature: float, step: int) -> Tensor:
+    """A reading as one row of numbers: what all members share, then loss and temperatures of each."""
+    reading = chain.reading
+    assert reading is not None
+    shared = [step, chain.pace, temperature * chain.heat, reading.kinetic_bias, reading.acceptance]
+    loss = reading.loss.reshape(-1, 1).double()
+    several = [loss, *(r.reshape(len(loss), -1) for r in (reading.kinetic, reading.configurational))]
+    return torch.cat([torch.tensor(shared, dtype=torch.float64), torch.cat(several, dim=1).flatten()])

@@ -1,0 +1,1 @@
+"""Is it right? Diagnostics, calibration, symmetries of weight space."""

@@ -1,0 +1,94 @@
+"""Predictive spreads of real targets, made wider or narrower about the mean."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from temperance.core.errors import ArgumentError
+from temperance.judge.calibrate.base import (
+    LIMIT,
+    CalibrationRule,
+    Calibrator,
+    check_value_predictive,
+    mean_log_loss,
+    search,
+)
+from temperance.predict.affine import AffinePredictive
+from temperance.predict.predictive import Predictive, ValuePredictive
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SpreadCalibrator(Calibrator):
+    """The spread about the mean times ``scale``: one number, or one for each output."""
+
+    scale: Tensor
+    rows: int = 0
+    before: float = math.nan
+    after: float = math.nan
+
+    def __call__(self, predictive: Predictive) -> AffinePredictive:
+        """The calibrated predictive."""
+        if not isinstance(predictive, ValuePredictive):
+            raise ArgumentError(f"`predictive` must be that of real targets; got {type(predictive).__name__}.")
+        return widened(predictive, self.scale)
+
+
+def widened(predictive: ValuePredictive, scale: Tensor) -> AffinePredictive:
+    """mean + scale · (y − mean)."""
+    mean = predictive.mean()
+    factor = scale.to(mean)
+    if factor.numel() not in (1, mean.shape[-1]):
+        raise ArgumentError(
+            f"`predictive` must have the {factor.numel()} outputs that were calibrated; got {mean.shape[-1]}."
+        )
+    return AffinePredictive(predictive, mean * (1 - factor), factor.expand_as(mean))
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceScale(CalibrationRule):
+    """One number s (``per_output``: one for each output) by which the predictive spreads about its mean:
+
+        y' = m(x) + s (y − m(x)),      p'(y' | x) = p(m + (y' − m)/s | x) / s^D.
+
+    s minimises the log-loss of held-out rows, so for Gaussian predictives s² is the mean squared standardised
+    residual. Noise and what θ leaves open grow alike; the mean stays, and so does the mutual information.
+
+    >>> import temperance as tp
+    >>> from temperance.predict.calibrated import from_outputs
+    >>> y = 3 * torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
+    >>> too_sure = from_outputs(torch.zeros(4000, 1), tp.Normal(scale=1.0))
+    >>> calibrator = VarianceScale().fit(too_sure, y)
+    >>> bool(abs(calibrator.scale - y.square().mean().sqrt()) < 1e-3)
+    True
+    """
+
+    per_output: bool = False
+
+    def fit(self, predictive: Predictive, y: Any) -> SpreadCalibrator:
+        """See :class:`CalibrationRule`."""
+        known, target = check_value_predictive(predictive, y, least=10)
+        mean = known.mean()
+        width, device = mean.shape[-1], mean.device
+
+        def loss(log_scale: Any) -> float:
+            factor = torch.as_tensor(log_scale, dtype=torch.float64, device=device).exp().reshape(-1)
+            inner = mean.double() + (target.double() - mean.double()) / factor
+            return mean_log_loss(known, inner) + float(factor.log().expand(width).sum())
+
+        at, after = search(loss)
+        before, found = loss(0.0), np.full(width if self.per_output else 1, at)
+        if self.per_output and width > 1:
+            result = scipy.optimize.minimize(
+                loss, found, method="L-BFGS-B", bounds=[(-LIMIT, LIMIT)] * width, options={"eps": 1e-4}
+            )
+            if result.fun < after:
+                found, after = result.x, float(result.fun)
+        scale = torch.tensor(np.exp(found), dtype=torch.float64, device=device)
+        return SpreadCalibrator(scale, len(target), before, after)

@@ -1,0 +1,61 @@
+"""Is a run right? Temperatures of a sampler, mixing of its chains, the noise of its gradients, and one verdict.
+
+    print(tp.diagnose.sampling(fitted, train))
+
+``kinetic``, ``configurational``, ``configurational_of`` and ``curvature_temperature`` measure how hot a sampler is;
+``weights`` and ``predictions`` whether its chains agree, in weights and in functions; ``gradient_noise`` what
+minibatches add; ``prior_predictive`` what the prior believes before any data; ``product_matrix`` and
+``local_products`` what independent weights become when layers are multiplied; ``loss_along`` what lies between two
+modes.
+"""
+
+from temperance.judge.diagnose.checks import Check
+from temperance.judge.diagnose.convergence import Convergence, predictions, weights
+from temperance.judge.diagnose.loss_along import PathLoss, loss_along
+from temperance.judge.diagnose.mixing import autocorrelation, bulk_ess, ess, mcse, rhat, tail_ess
+from temperance.judge.diagnose.noise import GradientNoise, gradient_noise, tail_index
+from temperance.judge.diagnose.prior import PriorPredictive, prior_predictive, relu_variance_growth
+from temperance.judge.diagnose.product import (
+    ProductMoments,
+    local_product,
+    local_products,
+    matrix_normal_as_product,
+    product_matrix,
+)
+from temperance.judge.diagnose.temperature import Temperatures, configurational, kinetic, kinetic_interval
+from temperance.judge.diagnose.verdict import Verdict, sampling
+from temperance.judge.diagnose.virial import configurational_of, curvature_temperature
+
+__all__ = [
+    "Check",
+    "Convergence",
+    "GradientNoise",
+    "PathLoss",
+    "PriorPredictive",
+    "ProductMoments",
+    "Temperatures",
+    "Verdict",
+    "autocorrelation",
+    "bulk_ess",
+    "configurational",
+    "configurational_of",
+    "curvature_temperature",
+    "ess",
+    "gradient_noise",
+    "kinetic",
+    "kinetic_interval",
+    "local_product",
+    "local_products",
+    "loss_along",
+    "matrix_normal_as_product",
+    "mcse",
+    "predictions",
+    "prior_predictive",
+    "product_matrix",
+    "relu_variance_growth",
+    "rhat",
+    "sampling",
+    "tail_ess",
+    "tail_index",
+    "weights",
+]

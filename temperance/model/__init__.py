@@ -1,0 +1,1 @@
+"""The problem as a value: θ, priors, likelihoods, and the target that joins them."""

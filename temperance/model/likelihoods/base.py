@@ -1,0 +1,151 @@
+"""What a likelihood is: p(y | outputs of the network).
+
+Shapes, everywhere: outputs ... × B × C, where the leading dimensions (if any) count draws of θ; targets y without them,
+as :meth:`Likelihood.prepare` returns them; one number per example and draw, ... × B, comes back.
+``learned`` holds what the likelihood itself learns (a noise scale) with the same leading dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from temperance.core.encoding import Value
+from temperance.core.errors import DataError, NetworkError
+
+Learned = Mapping[str, Tensor]
+Task = Literal["classification", "regression", "counts"]
+
+
+@dataclass(frozen=True)
+class LearnedParameter:
+    """A number that a likelihood learns: part of θ, with a Gaussian prior of its own in the unconstrained scale."""
+
+    name: str
+    shape: tuple[int, ...]
+    initial: float
+    prior_mean: float
+    prior_scale: float
+
+
+class Likelihood(Value, ABC):
+    """p(y | outputs): log density per example, curvature in the outputs, and the predictive distribution."""
+
+    task: ClassVar[Task]
+
+    def learned_parameters(self) -> tuple[LearnedParameter, ...]:
+        """What is learned besides the network; none by default."""
+        return ()
+
+    @abstractmethod
+    def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Check targets once, at the door, and bring them into the shape and dtype that the other functions take."""
+
+    def begin(self, y: Tensor) -> dict[str, Tensor]:
+        """Look at the training targets before a fit: warn where they do not suit, and say where what is learned shall
+        start (by default, at its ``initial`` value)."""
+        return {}
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """log p(y | outputs), per example: ... × B."""
+
+    @abstractmethod
+    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """−∂² log p / ∂outputs², per example: ... × B × C × C. It may be indefinite (Student-t)."""
+
+    @abstractmethod
+    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """The Hessian's expectation over y ~ p(y | outputs), always positive semi-definite: ... × B × C × C."""
+
+    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+        """Columns c_k, B × C each, with Σ_k c_k c_kᵀ = :meth:`fisher`: one after the other, so that nothing of size
+        C × C is held where a subclass knows its root."""
+        values, vectors = torch.linalg.eigh(self.fisher(outputs, learned))
+        root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
+        yield from root.unbind(-1)
+
+    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+        """:meth:`fisher` times v (B × C)."""
+        return (self.fisher(outputs, learned) @ v.unsqueeze(-1)).squeeze(-1)
+
+    def score(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """∂ log p(y | outputs) / ∂ outputs, B × C."""
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self.log_prob(leaf, y, learned).sum(), leaf)
+        return found
+
+    def learned_fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """Fisher information of what the likelihood learns, summed over the batch: L × L. It has no part in common with
+        that of the outputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no Fisher information for what it learns")
+
+    @abstractmethod
+    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """E[y]: ... × B × D (class probabilities for classification)."""
+
+    @abstractmethod
+    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """Var[y], per output: ... × B × D."""
+
+    @abstractmethod
+    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+        """Entropy of p(y | outputs) in nats (differential for real targets): ... × B."""
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+        """A draw of y for every example and draw of θ: ... × B for classes, ... × B × D otherwise."""
+
+    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """−Σ log p(y | outputs) over the batch: the hot path of training."""
+        return -self.log_prob(outputs, y, learned).sum(-1)
+
+    def perturb(self, y: Tensor, learned: Learned, temperature: float, rng: torch.Generator) -> Tensor | None:
+        """Targets with a draw of the noise added, for ensembles whose members are posterior draws; ``None`` where the
+        noise is not additive."""
+        return None
+
+    def check_outputs(self, outputs: Tensor) -> None:
+        """Raise :class:`NetworkError` if the network's output does not fit."""
+        if outputs.dim() != 2:
+            raise NetworkError(
+                f"the network's output must be a matrix, rows × outputs, for {self!r}; got shape "
+                f"{tuple(outputs.shape)}."
+            )
+
+
+def check_real_targets(y: Tensor, num_outputs: int, dtype: torch.dtype, name: str) -> Tensor:
+    """Real targets as B × D."""
+    if y.is_complex():
+        raise DataError(f"`y` must be real numbers for {name}; got dtype {y.dtype}.")
+    made = y.to(dtype)
+    if made.dim() == 1:
+        made = made.unsqueeze(-1)
+    if made.dim() != 2 or made.shape[-1] != num_outputs:
+        raise DataError(
+            f"`y` must have shape (rows, {num_outputs}) to fit the network's {num_outputs} outputs under {name}; "
+            f"got {tuple(y.shape)}."
+        )
+    if not bool(torch.isfinite(made).all()):
+        raise DataError("`y` must be finite; got NaN or infinity. Remove or impute these rows.")
+    return made
+
+
+def diagonal_columns(values: Tensor) -> Iterator[Tensor]:
+    """Columns of the root of diag(values), ... × C."""
+    root = values.sqrt()
+    for k in range(values.shape[-1]):
+        column = torch.zeros_like(root)
+        column[..., k] = root[..., k]
+        yield column
+
+
+def diagonal(values: Tensor) -> Tensor:
+    """... × C to ... × C × C."""
+    return torch.diag_embed(values)

@@ -1,0 +1,18 @@
+"""Densities over weights."""
+
+from temperance.model.priors.base import BoundPrior, Density, FanIn, Prior
+from temperance.model.priors.composed import MixturePrior, PerLayer
+from temperance.model.priors.location_scale import GaussianDensity, GaussianPrior, LaplacePrior, StudentTPrior
+
+__all__ = [
+    "BoundPrior",
+    "Density",
+    "FanIn",
+    "GaussianDensity",
+    "GaussianPrior",
+    "LaplacePrior",
+    "MixturePrior",
+    "PerLayer",
+    "Prior",
+    "StudentTPrior",
+]

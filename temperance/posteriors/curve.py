@@ -1,0 +1,84 @@
+"""A curve through weight space, every place on it as good as any other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_finite
+from temperance.core.errors import ArgumentError
+from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.gaussian import DEFAULT_DRAWS
+
+
+def bernstein(t: Tensor, degree: int) -> Tensor:
+    """The weights C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ, k = 0 … n, of a Bézier curve's control points: ... × (n + 1), in float64.
+
+    >>> bernstein(torch.tensor([0.0, 0.5]), 2)
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.2500, 0.5000, 0.2500]], dtype=torch.float64)
+    """
+    k = torch.arange(degree + 1, device=t.device)
+    counts = torch.tensor([math.comb(degree, j) for j in range(degree + 1)], dtype=torch.float64, device=t.device)
+    place = t.double().unsqueeze(-1)
+    return counts * place.pow(k) * (1 - place).pow(degree - k)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Path(Posterior):
+    """θ(t) = Σₖ C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ pₖ with t uniform on [0, 1]: a Bézier curve from the first control point to the
+    last. ``points`` is a matrix, control points × P; two of them make a straight line.
+
+    >>> path = Path(torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 0.0]]))
+    >>> path.at(torch.tensor([0.0, 0.5, 1.0]))
+    tensor([[0., 0.],
+            [1., 1.],
+            [2., 0.]])
+    """
+
+    points: Tensor
+
+    def __post_init__(self) -> None:
+        if self.points.dim() != 2 or len(self.points) < 2:
+            raise ArgumentError(
+                f"`points` must be a matrix of at least two control points × P; got shape {tuple(self.points.shape)}."
+            )
+        check_finite(self.points, "the control points of a path")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.points.shape[1]
+
+    @property
+    def mean(self) -> Tensor:
+        """That of the control points, for each weight averages to 1 / (n + 1) over t."""
+        return self.points.mean(0)
+
+    @property
+    def straight(self) -> Path:
+        """The straight line between the same ends."""
+        return Path(self.points[[0, -1]])
+
+    def at(self, t: Tensor | float) -> Tensor:
+        """θ(t), a row for each t."""
+        places = torch.as_tensor(t, dtype=torch.float64).reshape(-1)
+        if not bool(((places >= 0) & (places <= 1)).all()):
+            raise ArgumentError(f"`t` must lie in [0, 1]; got {t!r}.")
+        return bernstein(places, len(self.points) - 1).to(self.points) @ self.points
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """``n`` places (30 unless told), evenly spaced: the middles of n equal stretches of t."""
+        count = DEFAULT_DRAWS if n is None else n
+        places = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+
+        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
+            return self.at(places[start:stop]), {}
+
+        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        return self.at(torch.rand(n, generator=rng, dtype=torch.float64))

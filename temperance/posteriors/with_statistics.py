@@ -1,0 +1,87 @@
+"""A posterior whose draws each have running statistics of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.core.errors import ArgumentError
+from temperance.posteriors.base import Buffers, Nodes, Posterior
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WithStatistics(Posterior):
+    """``inner``, of which prediction uses the first draws of ``seed``, each with the batch statistics (``statistics``,
+    draws × ...) that the training data have under it.
+
+    The averages that a batch norm keeps belong to one setting of the weights. Under another draw they are wrong, so
+    they are estimated anew for as many draws as will be used; the draws themselves are not kept, a seed brings them
+    back.
+    """
+
+    inner: Posterior
+    statistics: Buffers
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.statistics:
+            raise ArgumentError("`statistics` must hold the running statistics of at least one draw; got none.")
+
+    @property
+    def count(self) -> int:
+        """How many draws have statistics."""
+        return len(next(iter(self.statistics.values())))
+
+    @property
+    def most_nodes(self) -> int | None:
+        """See :class:`Posterior`."""
+        return self.count
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.inner.size
+
+    @property
+    def mean(self) -> Tensor:
+        """Of the inner posterior."""
+        return self.inner.mean  # type: ignore[attr-defined]
+
+    @property
+    def buffers(self) -> Buffers:
+        """The statistics that belong to the mean, as the inner posterior has them."""
+        return getattr(self.inner, "buffers", {})
+
+    def covariance(self) -> Tensor:
+        """Of the inner posterior."""
+        return self.inner.covariance()  # type: ignore[attr-defined]
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Of the inner posterior."""
+        return self.inner.log_prob(theta)  # type: ignore[attr-defined]
+
+    def retarget(self, target: Any) -> Any:
+        """As the inner posterior does."""
+        return self.inner.retarget(target)
+
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """The first ``n`` of the draws that have statistics; ``seed`` changes nothing."""
+        wanted = self.count if n is None else n
+        if wanted > self.count:
+            raise ArgumentError(
+                f"`draws` must be at most {self.count}: batch statistics were estimated for so many draws; got "
+                f"{wanted}. Ask for more where the method is made (`draws=`)."
+            )
+        inner = self.inner.nodes(self.count, self.seed)
+
+        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
+            theta, buffers = inner.fetch(start, stop)
+            return theta, {**buffers, **{name: v[start:stop] for name, v in self.statistics.items()}}
+
+        return Nodes(torch.full((wanted,), 1.0 / wanted, dtype=torch.float64), fetch)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        return self.inner._sample(n, rng)

@@ -1,0 +1,316 @@
+"""``Fitted``: what ``fit`` gives back. It predicts, and it can be saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.core.checks import check_count
+from temperance.core.encoding import Tensors, Value, decode, encode, moved
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, NumericalError, StoreError
+from temperance.core.growing import rows_file
+from temperance.core.seeds import check_seed
+from temperance.core.status import OK, Status
+from temperance.data.data import Data
+from temperance.inference.curvature.evidence import Tune, evidence_gradient
+from temperance.model.likelihoods import Categorical
+from temperance.model.target import Target
+from temperance.model.theta import Layout
+from temperance.posteriors import Draws, Gaussian, LaplacePosterior, Mixture, Posterior
+from temperance.posteriors.dropout import unmasked
+from temperance.predict import ClassPredictive, Predictive, predict, scores
+from temperance.run import store
+
+
+@dataclass
+class RunInfo:
+    """How a run went: steps, seconds, the mean loss of each epoch (where it stops early, also the mean held-out
+    log-likelihood; where the method has one, the ELBO), how it ended, and what the method remarked on it (transitions
+    that diverged, say)."""
+
+    steps: int = 0
+    total_steps: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    held_out_scores: list[float] = field(default_factory=list)
+    elbos: list[float] = field(default_factory=list)
+    status: Status = OK
+    data: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """An evidence lower bound in nats, and the standard error of its Monte-Carlo average."""
+
+    value: float
+    standard_error: float
+
+
+_reporters: list[Callable[..., Path]] = []
+
+
+def register_reporter(function: Callable[..., Path]) -> None:
+    """Let ``function`` write what :meth:`Fitted.report` asks for: the room of reports lies above this one."""
+    _reporters[:] = [function]
+
+
+@dataclass
+class Fitted:
+    """A target and its posterior; ``data`` and ``held_out`` are the rows of a fit in this session (not saved).
+
+    >>> import temperance as tp
+    >>> train, test = tp.data.load("iris")
+    >>> target = tp.Target(tp.nn.MLP(4, [16], 3), tp.Categorical(), tp.GaussianPrior(scale=1.0))
+    >>> fitted = tp.fit(target, tp.MAP(lr=1e-2), train, epochs=20, seed=0)
+    >>> fitted.predict(test.x).probs.shape
+    torch.Size([30, 3])
+    """
+
+    target: Target
+    posterior: Posterior
+    info: RunInfo
+    method: Value | None = None
+    seed: int = 0
+    run: dict[str, Any] = field(default_factory=dict, repr=False)
+    data: Data | None = field(default=None, repr=False, compare=False)
+    held_out: Data | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        status = self.info.status.code
+        kind, seconds = type(self.posterior).__name__, self.info.seconds
+        return f"Fitted({self.method!r}, {kind}, {self.info.steps} steps, {seconds:.1f} s, {status})"
+
+    def predict(
+        self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024, by: str | None = None
+    ) -> Predictive:
+        """The predictive distribution at ``x``; see :func:`temperance.predict.predict`."""
+        return predict(self.target, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size, by=by)
+
+    def evaluate(self, data: Any, *, draws: int | None = None, by: str | None = None) -> dict[str, float]:
+        """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
+        values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval."""
+        known = Data.of(data)
+        predictive = self.predict(known.x, draws=draws, by=by)
+        found = {"log_loss": -float(predictive.log_prob(known.y).double().mean())}
+        if isinstance(predictive, ClassPredictive) and isinstance(self.target.likelihood, Categorical):
+            probs, labels = predictive.probs, known.y.reshape(-1)
+            found["accuracy"] = scores.accuracy(probs, labels)
+            found["brier"] = scores.brier(probs, labels)
+            found["ece"] = scores.ece(probs, labels).value
+        elif not isinstance(predictive, ClassPredictive):
+            y = known.y if known.y.dim() == 2 else known.y.unsqueeze(-1)
+            found["rmse"] = scores.rmse(predictive.mean(), y)
+            low, high = predictive.interval(0.9)
+            found["coverage_90"] = scores.interval_coverage(low, high, y).coverage
+            found["crps"] = scores.sample_crps(predictive.sample(200).flatten(1), y.flatten())
+        return found
+
+    def report(self, path: str | Path, test: Any = None, **options: Any) -> Path:
+        """Write a page, ``path``/index.html, that says how far to trust this model: calibration, errors, uncertainty in
+        and out of distribution, the strangest rows, the sampler's diagnostics, settings. Returns the page's path.
+
+        ``test`` is data that the model has not seen; without it the held-out rows of the fit serve, or, with a warning
+        on the page, the training rows. For the options (``ood``, ``feature_names``, ``class_names``, ``images``,
+        ``title``, ``overwrite``) see :func:`temperance.show.report.report`.
+        """
+        if not _reporters:
+            raise ArgumentError("`report` needs the room of reports: `import temperance.show.report` first.")
+        return _reporters[0](self, path, test, **options)
+
+    def network(self, component: int | None = None) -> nn.Module:
+        """A copy of the network at the posterior's mean (of one component of a mixture), in evaluation mode."""
+        posterior = self.posterior
+        if isinstance(posterior, Mixture):
+            if component is None:
+                raise ArgumentError("`component` must be given: the average of a mixture's weights is no good network.")
+            if not isinstance(component, int) or not 0 <= component < len(posterior.components):
+                raise ArgumentError(
+                    f"`component` must be from 0 to {len(posterior.components) - 1}; got {component!r}."
+                )
+            posterior = posterior.components[component]
+        theta: Tensor = posterior.mean  # type: ignore[attr-defined]
+        made = unmasked(copy.deepcopy(self.target.network))
+        values = dict(self.target.layout.unflatten(theta, "network"))
+        with torch.no_grad():
+            for name, parameter in made.named_parameters():
+                parameter.grad = None
+                parameter.data = values[name].clone() if name in values else parameter.data.clone()
+            for name, buffer in made.named_buffers():
+                known = getattr(posterior, "buffers", {})
+                if name in known:
+                    buffer.copy_(known[name])
+        return made.eval()
+
+    def log_evidence(self, tolerance: float | None = None) -> float:
+        """log p(D), where the method has it; refused away from a mode (see :class:`LaplacePosterior`)."""
+        if not isinstance(self.posterior, LaplacePosterior):
+            raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
+        return self.posterior.log_evidence(tolerance)
+
+    def evidence_gradient(self, prior: str | None = "layer", noise: bool = False) -> dict[str, float]:
+        """How the log evidence of a Laplace posterior changes with the log precision of the prior, of all parameters
+        (``"scalar"``) or of each layer by name, and with the log of the noise scale (``"noise"``)."""
+        if not isinstance(self.posterior, LaplacePosterior):
+            raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
+        return evidence_gradient(self.target, self.posterior, Tune(prior, noise=noise))  # type: ignore[arg-type]
+
+    def elbo(self, data: Any, *, draws: int = 100, seed: int = 0) -> Elbo:
+        """The evidence lower bound of the posterior q on ``data``, by averaging over draws of θ from q,
+
+            E_q[log p(D | θ) / λ + log p(θ) − log q(θ)] ≤ log p(D),
+
+        with its Monte-Carlo standard error. Of any posterior with a density: variational, SWAG, Laplace. (At a
+        temperature T the first two terms are divided by T.)
+        """
+        density = getattr(self.posterior, "log_prob", None)
+        if density is None:
+            raise ArgumentError(
+                f"the ELBO needs a posterior with a density; {type(self.posterior).__name__} of "
+                f"{type(self.method).__name__} has none."
+            )
+        if self.target.workspace.initial_buffers:
+            raise ArgumentError("the ELBO needs a likelihood of θ alone; batch norm makes it depend on its statistics.")
+        check_count(draws, "draws")
+        check_seed(seed)
+        known = Data.of(data).to(self.target.device)
+        terms = []
+        with torch.no_grad():
+            theta = self.posterior.sample(draws, seed)
+            for rows in theta.split(max(1, min(draws, 2**24 // self.target.layout.size))):
+                log_joint = self.target.log_density(rows.to(self.target.device), known)
+                terms.append(log_joint.double().cpu() - density(rows).double().cpu())
+        if isinstance(self.posterior, Gaussian):  # draws must be where their density says, or log q is rounding error
+            inside = self.posterior.operator.inverse_quadratic(theta[:10] - self.posterior.mean).double().mean()
+            expected = self.posterior.operator.rank
+            if not 0.1 * expected <= float(inside) <= 10 * expected + 10:
+                raise NumericalError(
+                    f"the covariance is too close to singular for a density: draws are at a squared distance of "
+                    f"{float(inside):.3g} where {expected} is expected. Use float64, or train with a smaller lr."
+                )
+        values = torch.cat(terms)
+        error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.inf
+        return Elbo(float(values.mean()), error)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all.
+
+        What is learned is written, and a digest of what is frozen: to load a run of a subset, bring the same pretrained
+        network.
+        """
+        manifest = describe(self.target, self.info, self.method, self.seed, self.run)
+        store.write_run(path, manifest, {**target_part(self.target), **value_part("posterior", self.posterior)})
+
+
+def describe(target: Target, info: RunInfo, method: Value | None, seed: int, run: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a run, finished or not."""
+    return {
+        "layout": target.layout.describe(),
+        "frozen": target.workspace.frozen_fingerprint(),
+        "moving": sorted(target.workspace.initial_buffers),
+        "method": None if method is None else encode(method, {}),
+        "seed": seed,
+        "info": asdict(info),
+        "run": run,
+    }
+
+
+def target_settings(target: Target) -> dict[str, Any]:
+    """What a target is made of beside the network."""
+    return {
+        "likelihood": target.likelihood,
+        "prior": target.prior,
+        "temperature": target.temperature,
+        "likelihood_temperature": target.likelihood_temperature,
+        "subset": target.subset,
+        "freeze_batch_norm": target.workspace.freeze_batch_norm,
+    }
+
+
+def target_part(target: Target) -> dict[str, tuple[Any, Tensors]]:
+    """The target's settings as a part of a run."""
+    return value_part("target", target_settings(target))
+
+
+def value_part(name: str, value: Any) -> dict[str, tuple[Any, Tensors]]:
+    """Anything that can be written down, as a part of a run."""
+    tensors: Tensors = {}
+    form = encode(value, tensors)
+    return {name: (form, tensors)}
+
+
+def load(path: str | Path, network: nn.Module, *, target: Target | None = None) -> Fitted:
+    """A saved run, ready to predict.
+
+    ``network`` must have the architecture the run was made with, and where a part was frozen, the same weights there;
+    the weights that were learned come from the run. Give ``target``
+    where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
+    """
+    run = store.open_run(path)
+    if run.has("calibrator"):
+        raise MismatchError(
+            f"{str(path)!r} is a calibrated run: read it with tp.calibrate.load_calibrated, or load its folder "
+            "'fitted' for the run without calibration."
+        )
+    if target is None:
+        settings = decode(run.form("target"), run.tensors("target"))
+        target = Target(network, **settings)
+    target.workspace.expect_moving(run.manifest["moving"])
+    check_same_network(run, target)
+    if not run.has("posterior"):
+        raise StoreError(
+            f"the run {str(path)!r} is not finished and its method needs the data to finish: call fit again with "
+            f"checkpoint={str(path)!r}."
+        )
+    posterior = decode(run.form("posterior"), run.tensors("posterior"))
+    if not isinstance(posterior, Posterior):
+        raise CorruptRunError(f"the run {str(path)!r} holds no posterior.")
+    posterior = _to_device(posterior, target.device)
+    target = posterior.retarget(target)
+    manifest = run.manifest
+    info = manifest["info"]
+    status = Status(**info["status"])
+    try:
+        method = decode(manifest["method"], {})
+    except (MismatchError, CorruptRunError, TypeError):
+        method = None  # a method of the user's own: not needed to predict
+    return Fitted(
+        target, posterior, RunInfo(**{**info, "status": status}), method, manifest["seed"], dict(manifest["run"])
+    )
+
+
+def check_same_network(run: store.Run, target: Target) -> None:
+    """Raise :class:`MismatchError` unless the run was made with a network like the target's."""
+    then, now = Layout.from_description(run.manifest["layout"]), target.layout
+    if then != now:
+        old, new = {e.name: e.shape for e in then.entries}, {e.name: e.shape for e in now.entries}
+        differences = [
+            f"{name}: {old.get(name, 'absent')} in the run, {new.get(name, 'absent')} now"
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ] or [f"dtype {then.dtype} in the run, {now.dtype} now"]
+        raise MismatchError("the network differs from the one the run was made with: " + "; ".join(differences[:5]))
+    if run.manifest["frozen"] != target.workspace.frozen_fingerprint():
+        raise MismatchError(
+            "the frozen parameters or buffers of the network differ from those the run was made with: load the same "
+            "pretrained weights first."
+        )
+
+
+def _draws_in(posterior: Posterior) -> list[Draws]:
+    parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
+    return [part for part in parts if isinstance(part, Draws)]
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    """Move the tensors inside a posterior."""
+    if device.type == "cpu" or any(rows_file(c.theta) for c in _draws_in(value)):
+        return value  # draws on disk stay there; predictions move those that they need
+    return moved(value, device)

@@ -1,0 +1,291 @@
+"""``sample``: draws from a log density of one's own, by any sampler of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.core.checks import check_count
+from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed
+from temperance.data.data import Batch, Data
+from temperance.engine.energy import Energies
+from temperance.inference import Collect, Ensemble, Warmup
+from temperance.inference.hamiltonian.kernel import HamiltonianSampler, SteppingKernel
+from temperance.inference.langevin.sampler import Sampler
+from temperance.judge import diagnose
+from temperance.model.likelihoods.base import Learned, Likelihood
+from temperance.model.priors.base import Density, Prior, span
+from temperance.model.target import Target
+from temperance.model.theta import Entry, Layout
+from temperance.posteriors import Draws, Mixture
+from temperance.posteriors.trace import Transitions
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted
+
+LogDensity = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Draws of several chains. ``theta`` is chains × draws × P; ``fitted`` is the run they come from."""
+
+    theta: Tensor
+    fitted: Fitted = field(repr=False)
+
+    @property
+    def chains(self) -> tuple[Draws, ...]:
+        """One :class:`~temperance.posteriors.Draws` for each chain, with its trace."""
+        return diagnose.chains.chains_of(self.fitted.posterior)
+
+    @property
+    def transitions(self) -> tuple[Transitions, ...]:
+        """How each transition went, by chain: energies, acceptance, leapfrog steps, divergences."""
+        traces = [chain.trace for chain in self.chains]
+        return tuple(t.transitions for t in traces if t is not None and t.transitions is not None)
+
+    @property
+    def divergences(self) -> int:
+        """Transitions that diverged, in all chains."""
+        return sum(int(t.divergent.sum()) for t in self.transitions)
+
+    def mean(self) -> Tensor:
+        """The average draw, P."""
+        return self.theta.flatten(0, 1).double().mean(0)
+
+    def covariance(self) -> Tensor:
+        """The draws' covariance, P × P."""
+        return torch.cov(self.theta.flatten(0, 1).double().T).reshape(self.theta.shape[-1], -1)
+
+    def mcse(self) -> Tensor:
+        """The Monte-Carlo standard error of each mean, from the effective number of draws."""
+        return torch.tensor([float(diagnose.mcse(self.theta[..., k])) for k in range(self.theta.shape[-1])])
+
+    def rhat(self) -> Tensor:
+        """R-hat of each coordinate."""
+        return torch.tensor([float(diagnose.rhat(self.theta[..., k])) for k in range(self.theta.shape[-1])])
+
+    def ess(self) -> Tensor:
+        """Effective number of draws for each mean."""
+        return torch.tensor([float(diagnose.ess(self.theta[..., k])) for k in range(self.theta.shape[-1])])
+
+
+def sample(
+    log_density: LogDensity,
+    start: Tensor | Sequence[float],
+    method: Sampler,
+    *,
+    draws: int = 1000,
+    chains: int = 4,
+    warmup: int = 1000,
+    every: int = 1,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    progress: bool | None = None,
+) -> Samples:
+    """Draws from p(θ) ∝ exp(``log_density``(θ)).
+
+    Args:
+        log_density: a function from a vector of P numbers to one number, in differentiable torch operations. It is
+            evaluated for all chains at once where ``torch.func.vmap`` can, else for one after the other. −∞ says that
+            a place is impossible; a trajectory that runs into it is rejected and counts as diverged.
+        start: a vector, where all chains begin, or a matrix with a row for each. Its dtype is that of the draws.
+        method: ``NUTS()``, ``HMC(length=20)``, ``Warmup(NUTS(), 500, mass="dense")``, or any other sampler. A kernel
+            without a step size is warmed up.
+        draws: of each chain.
+        chains: how many.
+        warmup: transitions that tune a kernel without a step size; steps thrown away, for any other sampler.
+        every: steps between draws.
+        seed: decides everything random.
+        checkpoint: a folder; the run is saved there as it goes, and goes on from there.
+        progress: show a progress bar; ``None`` shows it on a terminal.
+
+    >>> import temperance as tp
+    >>> found = sample(lambda theta: -0.5 * (theta - 3.0).square().sum(), torch.zeros(2), tp.NUTS(), draws=500)
+    >>> found.theta.shape, bool((found.mean() - 3.0).abs().max() < 0.2)
+    (torch.Size([4, 500, 2]), True)
+    """
+    if not callable(log_density):
+        raise ArgumentError(f"`log_density` must be a function from a vector to a number; got {log_density!r}.")
+    if not isinstance(method, Sampler):
+        raise ArgumentError(f"`method` must be a sampler such as NUTS(); got {method!r}.")
+    for name, value in (("draws", draws), ("chains", chains), ("every", every)):
+        check_count(value, name)
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        raise ArgumentError(f"`warmup` must be a number of steps, 0 or more; got {warmup!r}.")
+    begin = _starts(start, chains)
+    target = DensityTarget(log_density, begin[0])
+    target.check(begin)
+    if isinstance(method, SteppingKernel) and method.step_size is None:
+        method = Warmup(method, warmup)
+    burn = warmup if method.settling is None else method.settling
+    run = Ensemble(
+        Collect(method, burn=burn, every=every),
+        chains,
+        batched=True if isinstance(method, HamiltonianSampler) else None,
+    )
+    nothing = Data(torch.zeros(1, 1, dtype=begin.dtype), torch.zeros(1, 1, dtype=begin.dtype))
+    fitted = fit(
+        target,
+        run,
+        nothing,
+        steps=burn + draws * every,
+        start=begin,
+        seed=check_seed(seed),
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    assert isinstance(fitted.posterior, Mixture)
+    return Samples(torch.stack([d.theta for d in diagnose.chains.chains_of(fitted.posterior)]), fitted)
+
+
+def _starts(start: Any, chains: int) -> Tensor:
+    try:
+        given = torch.as_tensor(start).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"`start` must be a vector of numbers, or a row for each chain; got {start!r}.") from error
+    if not given.is_floating_point():
+        given = given.to(torch.get_default_dtype())
+    if given.dim() == 1 and len(given):
+        given = given.expand(chains, -1)
+    if given.dim() != 2 or given.shape[0] != chains or not given.shape[1]:
+        raise ArgumentError(
+            f"`start` must be a vector, or a matrix with a row for each of the {chains} chains; got shape "
+            f"{tuple(given.shape)}."
+        )
+    if not bool(torch.isfinite(given).all()):
+        raise ArgumentError("`start` must be finite; got NaN or infinity.")
+    return given.clone()
+
+
+# ---------------------------------------------------------------------- a log density as a target
+
+
+class DensityTarget(Target):
+    """A user's log density in the place of network, data and prior: U(θ) = −log p(θ)."""
+
+    def __init__(self, log_density: LogDensity, start: Tensor) -> None:
+        super().__init__(_Density(log_density, start), _Itself(), _Flat())
+        self.log_density_of = log_density
+
+    def check(self, starts: Tensor) -> None:
+        """One number, and a finite one, at every start."""
+        for k, start in enumerate(starts):
+            value = self.log_density_of(start.clone())
+            if not isinstance(value, Tensor) or value.dim() != 0:
+                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise ArgumentError(f"`log_density` must return a tensor of one number, of shape (); got {got}.")
+            if not bool(torch.isfinite(value)):
+                raise ArgumentError(
+                    f"`log_density` must be finite where the chains start; got {float(value)} for chain {k + 1}."
+                )
+
+    def energies_on(self, batch: Batch) -> Energies:
+        """See :class:`Target`."""
+        if self._energies is None:
+            self._energies = _DensityEnergies(self, batch)
+        return self._energies
+
+
+class _DensityEnergies(Energies):
+    """−log p of all chains: without the detour through a network."""
+
+    def __init__(self, target: DensityTarget, batch: Batch) -> None:
+        self.native = None
+        self.prior = target.bound_prior
+        self.function = target.log_density_of
+        self.together: Callable[[Tensor], Tensor] | None = torch.func.vmap(self.function, randomness="error")
+
+    def __call__(self, theta: Tensor, grad: Tensor | None = None) -> Tensor:
+        with torch.set_grad_enabled(grad is not None):
+            leaf = theta.detach().requires_grad_(grad is not None)
+            values = self._values(leaf)
+            if grad is not None:
+                (found,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
+                grad.copy_(torch.zeros_like(leaf) if found is None else found.neg())
+        return -values.detach().double()
+
+    def _values(self, theta: Tensor) -> Tensor:
+        if self.together is not None:
+            try:
+                return self.together(theta)
+            except Exception:  # whatever stops vmap, the loop below decides; a true error is raised there
+                values = torch.stack([self.function(row) for row in theta])
+                self.together = None
+                return values
+        return torch.stack([self.function(row) for row in theta])
+
+
+class _Density(nn.Module):
+    def __init__(self, log_density: LogDensity, start: Tensor) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(start.clone())
+        self._log_density = log_density
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log density, once for each row."""
+        return self._log_density(self.theta).reshape(1, 1).expand(x.shape[0], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Itself(Likelihood):
+    """The outputs are log densities already."""
+
+    task = "regression"
+
+    def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return y
+
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        return outputs[..., 0]
+
+    def _none(self, *_: object) -> Tensor:
+        raise ArgumentError("a log density has no predictions: look at `.theta`.")
+
+    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        return self._none()
+
+    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+        return self._none()
+
+    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+        return self._none()
+
+    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+        return self._none()
+
+    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+        return self._none()
+
+    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+        return self._none()
+
+
+@dataclass(frozen=True, eq=False)
+class _Flat(Prior):
+    """No prior: the log density is all there is."""
+
+    def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
+        return [(span(entries), _FlatDensity())]
+
+
+class _FlatDensity(Density):
+    def log_density(self, theta: Tensor) -> Tensor:
+        return torch.zeros_like(theta)
+
+    def score(self, theta: Tensor) -> Tensor:
+        return torch.zeros_like(theta)
+
+    def add_score(self, theta: Tensor, grad: Tensor, factor: float) -> None:
+        return
+
+    def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        raise ArgumentError("a log density has no prior to draw from.")
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Density:
+        return self

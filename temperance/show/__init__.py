@@ -1,0 +1,1 @@
+"""Looking at it: plots and the report."""

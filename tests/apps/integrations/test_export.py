@@ -1,0 +1,273 @@
+"""``export_predictive``: in a process without Temperance the file says what ``fitted.predict`` says."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import temperance as tp
+from temperance.apps.integrations.export import export_predictive, predictive_module
+from temperance.core.errors import ArgumentError, NetworkError
+from temperance.linalg import DiagonalCovariance
+from temperance.posteriors import Draws, DropoutPosterior, Gaussian, Mixture, Point
+from temperance.run.fitted import RunInfo
+
+logging.getLogger("torch.__trace").disabled = True  # pytest would have each step of an export described
+PRIOR = tp.GaussianPrior(scale=1.0)
+RNG = torch.Generator().manual_seed(0)
+
+
+def rand(*shape: int) -> Tensor:
+    return 0.5 * torch.randn(*shape, generator=RNG)
+
+
+def mlp(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+
+def draws(target: tp.Target, count: int = 4) -> Draws:
+    return Draws(rand(count, target.layout.size))
+
+
+def gaussian(target: tp.Target) -> Gaussian:
+    size = target.layout.size
+    return Gaussian(rand(size), DiagonalCovariance(0.05 + rand(size).square()))
+
+
+def fitted(network: nn.Module, likelihood: tp.Likelihood, posterior) -> tp.Fitted:
+    target = tp.Target(network, likelihood, PRIOR)
+    made = posterior(target)
+    return tp.Fitted(made.retarget(target), made, RunInfo())
+
+
+def with_batch_norm() -> tp.Fitted:
+    """Members with statistics of their own."""
+    network = nn.Sequential(nn.Conv1d(1, 2, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
+
+    def posterior(target: tp.Target) -> Mixture:
+        members = []
+        for _ in range(3):
+            statistics = {name: value.clone() for name, value in target.workspace.initial_buffers.items()}
+            statistics["1.running_mean"] = rand(2)
+            statistics["1.running_var"] = 0.2 + rand(2).square()
+            members.append(Point(rand(target.layout.size), statistics))
+        return Mixture(tuple(members), (0.5, 0.3, 0.2))
+
+    return fitted(network, tp.Categorical(), posterior)
+
+
+class Two(nn.Module):
+    """A network of named inputs, as those of Transformers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        weights = mask / mask.sum(1, keepdim=True)
+        return self.head((self.embed(ids) * weights.unsqueeze(-1)).sum(1))
+
+
+class Loud(nn.Module):
+    """Cannot be batched by vmap: it asks for a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._functorch.is_batchedtensor(self.linear.weight):
+            raise RuntimeError("not batched")
+        return self.linear(x)
+
+
+def dropout() -> tp.Fitted:
+    network = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.4), nn.Linear(6, 2))
+    return fitted(network, tp.Categorical(), lambda t: DropoutPosterior(rand(t.layout.size), ("2",)))
+
+
+X = rand(6, 3)
+RAW = tp.data.Data(10 + 3 * X, 100 + 20 * rand(6, 1))
+UNITS = RAW.standardise().info
+NAMED = {"ids": torch.randint(0, 7, (6, 5), generator=RNG), "mask": torch.ones(6, 5)}
+CASES = {
+    "categorical-batch-norm": (with_batch_norm, X.unsqueeze(1), {}),
+    "categorical-draws": (lambda: fitted(mlp(4), tp.Categorical(), draws), X, {}),
+    "categorical-named": (lambda: fitted(Two(), tp.Categorical(), gaussian), NAMED, {"draws": 5, "seed": 3}),
+    "categorical-dropout": (dropout, X, {"draws": 6}),
+    "bernoulli-point": (lambda: fitted(mlp(2), tp.Bernoulli(), lambda t: Point(rand(t.layout.size))), X, {}),
+    "normal-learned": (lambda: fitted(mlp(1), tp.Normal(), gaussian), RAW.x, {"draws": 7, "normalise": UNITS}),
+    "normal-loop": (lambda: fitted(Loud(), tp.Normal(scale=0.3), draws), X, {}),
+    "heteroscedastic": (lambda: fitted(mlp(4), tp.HeteroscedasticNormal(), draws), X, {"levels": (0.1,)}),
+    "student": (lambda: fitted(mlp(1), tp.StudentT(df=5.0), draws), X, {"levels": ()}),
+    "poisson-mixture": (
+        lambda: fitted(mlp(1), tp.Poisson(), lambda t: Mixture((gaussian(t), draws(t)), (0.25, 0.75))),
+        X,
+        {"draws": 6},
+    ),
+}
+QUICK = ("categorical-batch-norm", "normal-learned")
+
+READER = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "temperance":
+            raise ImportError("temperance is not here")
+
+sys.meta_path.insert(0, Block())
+import torch
+from pathlib import Path
+
+torch.set_num_threads(1)
+for path in sorted(Path(sys.argv[1]).glob("*.pt2")):
+    x = torch.load(path.with_suffix(".x"), weights_only=True)
+    torch.save(torch.export.load(path).module()(x), path.with_suffix(".out"))
+try:
+    import temperance
+except ImportError:
+    print("read without temperance")
+"""
+
+
+def read_elsewhere(cases, folder: Path) -> dict[str, tuple[tp.Fitted, dict[str, Tensor]]]:
+    """Each case: exported with one row or two, read in another process and shown six."""
+    made = {}
+    for name, (make, x, settings) in cases.items():
+        made[name] = make()
+        example = {k: v[:2] for k, v in x.items()} if isinstance(x, dict) else x[:1]
+        export_predictive(made[name], example, folder / f"{name}.pt2", **settings)
+        torch.save(x, folder / f"{name}.x")
+    done = subprocess.run(
+        [sys.executable, "-c", READER, str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.strip() == "read without temperance", done.stderr
+    return {name: (made[name], torch.load(folder / f"{name}.out", weights_only=True)) for name in cases}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_module_says_what_predict_says(name: str, at_once: bool) -> None:
+    make, x, settings = CASES[name]
+    if name == "normal-loop" and at_once:
+        pytest.skip("cannot be batched")
+    run = make()
+    module = predictive_module(run, **settings)
+    module.at_once = at_once
+    with torch.no_grad():
+        check(run, module(x), x, settings)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory):
+    return read_elsewhere({name: CASES[name] for name in QUICK}, tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory):
+    return read_elsewhere(CASES, tmp_path_factory.mktemp("export"))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_another_process_says_what_predict_says(name: str, quick) -> None:
+    check(*quick[name], *CASES[name][1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_another_process_says_what_predict_says_of_all(name: str, every) -> None:
+    check(*every[name], *CASES[name][1:])
+
+
+def check(run: tp.Fitted, found: dict[str, Tensor], x, settings) -> None:
+    units = settings.get("normalise", tp.data.DataInfo())
+    given = x if units.x_mean is None else (x - units.x_mean) / units.x_scale
+    said = run.predict(given, draws=settings.get("draws"), seed=settings.get("seed", 0))
+    if run.target.likelihood.task == "classification":
+        close = {"rtol": 1e-4, "atol": 2e-6}
+        torch.testing.assert_close(found["probs"], said.probs, **close)
+        torch.testing.assert_close(found["std"], said.std(), **close)
+        torch.testing.assert_close(found["entropy"], said.entropy(), **close)
+        torch.testing.assert_close(found["aleatoric"], said.aleatoric(), **close)
+        torch.testing.assert_close(found["mutual_information"], said.mutual_information(), **close)
+        return
+    close = {"rtol": 1e-4, "atol": 2e-6 if units.y_scale is None else 1e-4}
+    torch.testing.assert_close(found["mean"], units.in_units(said.mean()), **close)
+    torch.testing.assert_close(found["std"], units.spread_in_units(said.std()), **close)
+    torch.testing.assert_close(found["epistemic_std"], units.spread_in_units(said.epistemic_std()), **close)
+    noise = said.aleatoric_variance().sqrt()
+    torch.testing.assert_close(found["aleatoric_std"], units.spread_in_units(noise), **close)
+    levels = settings.get("levels", (0.05, 0.5, 0.95))
+    assert ("quantiles" in found) == bool(levels)
+    for k, level in enumerate(levels):
+        exact = {"rtol": 0, "atol": 0} if isinstance(run.target.likelihood, tp.Poisson) else close
+        torch.testing.assert_close(found["quantiles"][k], units.in_units(said.quantile(level)), **exact)
+
+
+def test_the_draws_are_kept_once_and_the_original_not_at_all() -> None:
+    run = fitted(mlp(4), tp.Categorical(), draws)
+    program = export_predictive(run, X)
+    numbers = sum(value.numel() for value in program.state_dict.values())
+    assert numbers == 4 * run.target.layout.size + 4  # and the weights of the four
+    called = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert all(isinstance(target, torch._ops.OpOverload) for target in called)  # nothing but operations of torch
+
+
+def test_a_fixed_batch() -> None:
+    run = fitted(mlp(4), tp.Categorical(), draws)
+    module = export_predictive(run, X, dynamic_batch=False).module()
+    torch.testing.assert_close(module(X)["probs"], run.predict(X).probs)
+    with pytest.raises(AssertionError):
+        module(X[:3])
+
+
+def test_laplace_is_exported_by_draws_where_asked() -> None:
+    target = tp.Target(mlp(1), tp.Normal(scale=0.3), PRIOR)
+    run = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2)), (X, rand(6, 1)), epochs=20)
+    with pytest.raises(ArgumentError, match="linearised network"):
+        export_predictive(run, X)
+    found = export_predictive(run, X, by="network", draws=5, levels=()).module()(X)
+    torch.testing.assert_close(found["std"], run.predict(X, by="network", draws=5).std(), rtol=1e-4, atol=1e-6)
+
+
+def test_errors(tmp_path: Path) -> None:
+    run = fitted(mlp(1), tp.Normal(), draws)
+    for settings, argument in (
+        ({"path": tmp_path / "model.onnx"}, "path"),
+        ({"levels": (1.5,)}, "levels"),
+        ({"draws": 0}, "draws"),
+        ({"normalise": tp.data.DataInfo()}, "normalise"),
+        ({"normalise": {"mean": 0}}, "normalise"),
+        ({"normalise": tp.data.DataInfo(x_mean=torch.zeros(3))}, "normalise"),
+    ):
+        with pytest.raises(ArgumentError, match=f"`{argument}`"):
+            export_predictive(run, X, **settings)
+    with pytest.raises(ArgumentError, match="`example_x`"):
+        export_predictive(run, X[:0])
+    with pytest.raises(NetworkError, match="cannot take inputs"):
+        export_predictive(run, X[:, :2])
+    with pytest.raises(ArgumentError, match="`levels` must be empty for Categorical"):
+        export_predictive(fitted(mlp(4), tp.Categorical(), draws), X, levels=(0.5,))
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) * (2.0 if float(x.sum()) > 0 else 1.0)
+
+    with pytest.raises(NetworkError, match=r"torch\.export cannot write this network down"):
+        export_predictive(fitted(Asks(), tp.Normal(scale=1.0), draws), X)

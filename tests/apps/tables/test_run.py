@@ -1,0 +1,388 @@
+"""A table becomes a run: units, promises, unknown values, saving, resuming."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from temperance.apps.tables import TableRun, compare_table, fit_table, load_table_run
+from temperance.apps.tables.columns import IMPUTATIONS, CategoryColumn
+from temperance.apps.tables.encode import Encoded
+from temperance.apps.tables.predictions import predict_file
+from temperance.apps.tables.reading import open_table
+from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, StoreError
+from temperance.predict import ClassPredictive, ValuePredictive
+
+loop = importlib.import_module("temperance.run.fit")  # the name in the package is the function
+ODD = ('a, "b"', "<b>c</b>", "Zürich")
+
+
+def houses(rows: int = 700, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "id": [f"{k:05d}" for k in range(rows)],
+            "size": rng.gamma(4.0, 25.0, rows).round(2),
+            "town": rng.choice(["Bern", "Basel", "Chur"], rows, p=[0.5, 0.3, 0.2]),
+            "garden": rng.random(rows) < 0.4,
+        }
+    )
+    effect = frame["town"].map({"Bern": 0.0, "Basel": 200.0, "Chur": -200.0})
+    frame["price"] = (frame["size"] * 4 + effect + rng.normal(0, 20, rows)).round(2)
+    frame.loc[rng.random(rows) < 0.05, "size"] = np.nan
+    frame["kind"] = np.array(ODD)[np.digitize(frame["price"], [300.0, 500.0])]
+    frame["visits"] = rng.poisson(np.exp(frame["size"].fillna(100.0) / 100))
+    return frame
+
+
+@pytest.fixture(scope="module")
+def values() -> TableRun:
+    frame = houses().drop(columns=["kind", "visits"])
+    return fit_table(frame, "price", id="id", method="Ensemble(MAP(lr=2e-2), 3)", epochs=12, error_rate=0.2)
+
+
+@pytest.fixture(scope="module")
+def classes() -> TableRun:
+    frame = houses().drop(columns=["price", "visits"])
+    return fit_table(frame, "kind", id="id", method="Ensemble(MAP(lr=2e-2), 3)", epochs=6, error_rate=0.2)
+
+
+@pytest.fixture(scope="module")
+def counts() -> TableRun:
+    frame = houses().drop(columns=["price", "kind"])
+    return fit_table(frame, "visits", id="id", task="counts", method="MAP(lr=1e-2)", epochs=5)
+
+
+def test_predictions_beat_the_baseline_and_keep_their_promises(
+    values: TableRun, classes: TableRun, counts: TableRun
+) -> None:
+    for run in (values, classes, counts):
+        found = run.evaluate()
+        assert found.scores["log_loss"] < found.baseline["log_loss"]
+        # coverage over calibration and test: Beta(k, n + 1 − k), then binomial
+        n, m = len(run.state.guard_y), found.rows
+        spread = np.sqrt(0.9 * 0.1 * (1 / n + 1 / m))
+        assert found.coverage > 0.9 - 4 * spread
+        if found.rows_answered:
+            assert found.error_rate_answered < run.guard.error_rate + 4 * np.sqrt(0.25 / found.rows_answered)
+    assert values.evaluate().share_deferred < 1
+
+
+def test_columns_of_predictions(values: TableRun, classes: TableRun, counts: TableRun) -> None:
+    frame = houses(30, seed=1)
+    made = values.predict(frame)
+    assert list(made.columns[: len(frame.columns)]) == list(frame.columns)
+    assert (made["prediction_low"] < made["prediction_mean"]).all()
+    assert (made["prediction_mean"] < made["prediction_high"]).all()
+    assert made["epistemic_share"].between(0, 1).all()
+    probs = classes.predict(frame)[[f"probability_{name}" for name in sorted(ODD)]]
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
+    one = classes.predict(frame).iloc[0]
+    assert one["prediction"] in one["plausible"]
+    whole = counts.predict(frame)[["prediction_low", "prediction_high"]].to_numpy()
+    assert (whole == np.round(whole)).all()
+    assert (whole >= 0).all()
+
+
+def test_units_follow_the_target() -> None:
+    frame = houses(300).drop(columns=["kind", "visits"])
+    settings: dict[str, Any] = {"id": "id", "method": "map", "epochs": 3}
+    first = fit_table(frame, "price", **settings).predict(frame.head(20))
+    moved = fit_table(frame.assign(price=1e6 - 1000 * frame["price"]), "price", **settings)
+    # the network learns z or −z: only shift and scale are compared, through their own units
+    assert moved.schema.spread == pytest.approx(1000 * frame["price"].std(ddof=0), rel=0.1)
+    assert moved.predict(frame.head(20))["prediction_mean"].mean() == pytest.approx(
+        1e6 - 1000 * first["prediction_mean"].mean(), abs=1000 * frame["price"].std()
+    )
+    scaled = fit_table(frame.assign(price=5e5 + 1000 * frame["price"]), "price", **settings).predict(frame.head(20))
+    for name, shift in (("mean", 5e5), ("low", 5e5), ("high", 5e5), ("std", 0.0)):
+        wanted = shift + 1000 * first[f"prediction_{name}"]
+        np.testing.assert_allclose(scaled[f"prediction_{name}"], wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("which", ["values", "classes"])
+def test_unknown_values_are_averaged_over_and_never_more_certain(which: str, request: pytest.FixtureRequest) -> None:
+    run: TableRun = request.getfixturevalue(which)
+    frame = houses(8, seed=2).assign(town="Lugano")
+    encoded = run.encode(frame)
+    assert encoded.open_rows.tolist() == list(range(8))
+    mixed = run.fitted.predict(torch.from_numpy(encoded.imputed(encoded.open_rows).reshape(8 * IMPUTATIONS, -1)))
+    plain = [run.predictive(frame.assign(town=town)) for town in ("Bern", "Basel", "Chur")]
+    found = run.predictive(frame)
+    if which == "classes":
+        assert isinstance(found, ClassPredictive)
+        by_hand = mixed.mean().view(8, IMPUTATIONS, -1).mean(1)
+        raw = run.state.calibrator
+        if raw is None:
+            torch.testing.assert_close(found.probs, by_hand, rtol=1e-4, atol=1e-5)
+        column = next(column for column in run.schema.columns if column.name == "town")
+        assert isinstance(column, CategoryColumn)
+        counted = zip(column.levels, column.counts, strict=True)
+        weight = {level: count / sum(column.counts) for level, count in counted}
+        known = sum(
+            weight[town] * p.entropy().double() for town, p in zip(("Bern", "Basel", "Chur"), plain, strict=True)
+        )
+        # the stand-ins have each share to 1/32, and entropy is at most log 3
+        assert bool((found.entropy() >= known - 3 * np.log(3) / IMPUTATIONS).all())
+        assert bool((found.mutual_information() >= -1e-6).all())
+    else:
+        assert isinstance(found, ValuePredictive)
+        means = torch.stack([p.mean() for p in plain])
+        quiet = torch.stack([p.std() for p in plain]).mean(0)
+        assert bool((found.std() > quiet).all())  # towns differ by 400: not knowing which is worse than noise of 20
+        assert bool((found.mean() > means.amin(0)).all())
+        assert bool((found.mean() < means.amax(0)).all())
+        # the law of total variance, by hand over the stand-ins
+        mean, variance = (t.view(8, IMPUTATIONS) for t in (mixed.mean(), mixed.variance()))
+        scale = 1.0 if run.state.calibrator is None else float(run.state.calibrator.scale)
+        parts = scale**2 * variance.mean(1) + mean.var(1, correction=0)  # noise is calibrated, the stand-ins stay apart
+        torch.testing.assert_close(
+            found.std()[:, 0].double(), parts.double().sqrt() * run.schema.spread, rtol=1e-3, atol=0.0
+        )
+    made = run.predict(frame)
+    assert (made["ask_a_human"] == "yes").all()
+    assert made["flags"].str.contains("town has a value never seen in training").all()
+
+
+def test_rows_that_are_strange_are_flagged_and_left_to_a_human(values: TableRun) -> None:
+    frame = houses(6, seed=3).assign(size=100.0)
+    frame.loc[0, "size"] = 1e5
+    frame["garden"] = frame["garden"].astype(object)
+    frame.loc[1, "garden"] = None
+    frame.loc[2, "size"] = np.nan
+    made = values.predict(frame)
+    assert "size outside the training range" in made.loc[0, "flags"]
+    assert "unlike the training rows" in made.loc[0, "flags"]
+    assert "garden is missing, which it never was in training" in made.loc[1, "flags"]
+    assert "missing" not in made.loc[2, "flags"]
+    assert (made.loc[:1, "ask_a_human"] == "yes").all()
+
+
+def test_mixing_known_and_unknown_rows_changes_neither(values: TableRun) -> None:
+    frame = houses(40, seed=4)
+    some = frame.copy()
+    some.loc[[3, 17], "town"] = "Lugano"
+    alone, together = values.predict(frame), values.predict(some)
+    same = [k for k in range(40) if k not in (3, 17)]
+    for name in ("prediction_mean", "prediction_std", "prediction_high"):
+        np.testing.assert_allclose(together.loc[same, name], alone.loc[same, name], rtol=1e-5)
+    both = values.predictive(some)
+    np.testing.assert_allclose(both.mean()[:, 0], together["prediction_mean"], rtol=1e-5, atol=0.01)
+    np.testing.assert_allclose(both.std()[:, 0], together["prediction_std"], rtol=1e-4)
+
+
+def test_another_level_and_error_rate_come_from_the_kept_rows(values: TableRun) -> None:
+    frame = houses(50, seed=5)
+    wide, narrow = values.predict(frame, level=0.98), values.predict(frame, level=0.5)
+    assert (wide["prediction_high"] > narrow["prediction_high"]).all()
+    strict, lax = values.predict(frame, error_rate=0.02), values.predict(frame, error_rate=0.6)
+    assert (strict["ask_a_human"] == "yes").sum() >= (lax["ask_a_human"] == "yes").sum()
+    assert values.with_guard(0.9) is values
+    with pytest.raises(ArgumentError, match="`level`"):
+        values.predict(frame, level=1.5)
+
+
+def test_a_saved_run_predicts_the_same_to_the_bit(values: TableRun, classes: TableRun, tmp_path: Path) -> None:
+    for k, run in enumerate((values, classes)):
+        run.save(tmp_path / str(k))
+        again = load_table_run(tmp_path / str(k))
+        frame = houses(20, seed=6)
+        frame.loc[4, "town"] = "Lugano"
+        pd.testing.assert_frame_equal(again.predict(frame), run.predict(frame))
+        assert again.evaluate().scores == pytest.approx(run.evaluate().scores, rel=1e-6)
+        assert sorted(p.name.split("-")[0] for p in (tmp_path / str(k)).iterdir()) == [
+            "model", "table", "table.json", "test.csv",
+        ]  # fmt: skip
+    with pytest.raises(StoreError, match="finished run"):
+        values.save(tmp_path / "0")
+    values.save(tmp_path / "1", overwrite=True)
+    assert load_table_run(tmp_path / "1").schema.task == "regression"
+
+
+def test_runs_of_other_versions_and_damaged_ones(values: TableRun, tmp_path: Path) -> None:
+    values.save(tmp_path / "run")
+    file = tmp_path / "run" / "table.json"
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps({**about, "versions": {**about["versions"], "temperance": "7.0.0"}}))
+    with pytest.raises(MismatchError, match=r"made by temperance 7\.0\.0"):
+        load_table_run(tmp_path / "run")
+    file.write_text(json.dumps({**about, "sha256": "0"}))
+    with pytest.raises(CorruptRunError, match="damaged"):
+        load_table_run(tmp_path / "run")
+    file.write_text("{")
+    with pytest.raises(CorruptRunError, match="damaged"):
+        load_table_run(tmp_path / "run")
+    with pytest.raises(StoreError, match="folder that `temperance fit` made"):
+        load_table_run(tmp_path)
+
+
+def test_a_killed_fit_goes_on_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = houses(200).drop(columns=["price", "visits"])
+    settings: dict[str, Any] = {"id": "id", "method": "Ensemble(MAP(lr=1e-2), 2)", "epochs": 6}
+    whole = fit_table(frame, "kind", out=tmp_path / "whole", **settings)
+
+    class Killed(BaseException):
+        pass
+
+    real = loop._Loop._record
+
+    def record(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        if self.info.steps == self.total // 2 + 1:
+            raise Killed
+
+    monkeypatch.setattr(loop._Loop, "_record", record)
+    with pytest.raises(Killed):
+        fit_table(frame, "kind", out=tmp_path / "run", **settings)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="--resume"):
+        load_table_run(tmp_path / "run")
+    with pytest.raises(StoreError, match="--resume it"):
+        fit_table(frame, "kind", out=tmp_path / "run", **settings)
+    with pytest.raises(MismatchError, match="differ"):
+        fit_table(frame, "kind", out=tmp_path / "run", resume=True, **{**settings, "seed": 1})
+    again = fit_table(frame, "kind", out=tmp_path / "run", resume=True, **settings)
+    pd.testing.assert_frame_equal(again.predict(frame), whole.predict(frame))
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.parquet"])
+def test_a_file_is_predicted_chunk_by_chunk_as_a_whole(
+    values: TableRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    frame = houses(3500, seed=7).drop(columns=["price", "kind", "visits"]).assign(note='say "hi", ok')
+    frame.loc[[5, 2500], "town"] = "Lugano"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    monkeypatch.setattr("temperance.apps.tables.predictions.CHUNK", 1000)
+    asked = predict_file(values, open_table(tmp_path / "new.csv"), tmp_path / name)
+    found = (
+        pd.read_parquet(tmp_path / name)
+        if name.endswith("parquet")
+        else pd.read_csv(tmp_path / name, dtype={"id": str})
+    )
+    wanted = values.predict(frame)
+    assert len(found) == 3500
+    assert asked == (wanted["ask_a_human"] == "yes").sum() == (found["ask_a_human"] == "yes").sum()
+    if name.endswith("csv"):
+        assert found["id"].tolist() == frame["id"].tolist()  # 00007 stays 00007
+        assert found["note"].tolist() == frame["note"].tolist()
+    np.testing.assert_allclose(found["prediction_mean"], wanted["prediction_mean"], rtol=1e-5)
+    with pytest.raises(StoreError, match="exists"):
+        predict_file(values, open_table(tmp_path / "new.csv"), tmp_path / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["new.csv", name])
+
+
+def test_class_names_survive_a_csv_and_short_rows_are_filled(classes: TableRun, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("size,garden,town,last\n120,True,Bern,x\n80,False,Basel\n")
+    predict_file(classes, open_table(tmp_path / "new.csv"), tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert set(found["prediction"]) <= set(ODD)
+    assert {f"probability_{name}" for name in ODD} <= set(found.columns)
+    assert found["last"].tolist()[0] == "x"
+    assert found["last"].isna().tolist() == [False, True]
+
+
+def test_decimal_commas_are_written_as_they_are_read(values: TableRun, tmp_path: Path) -> None:
+    houses(20, seed=8).to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
+    predict_file(values, open_table(tmp_path / "new.csv"), tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv", sep=";", decimal=",")
+    wanted = values.predict(houses(20, seed=8))
+    np.testing.assert_allclose(found["prediction_std"], wanted["prediction_std"], rtol=1e-5)
+
+
+def test_bad_tables_are_refused(values: TableRun, tmp_path: Path) -> None:
+    frame = houses(60)
+    quick: dict[str, Any] = {"method": "map", "epochs": 1}
+    with pytest.raises(ArgumentError, match="closest are `price`"):
+        fit_table(frame, "Prise", **quick)
+    with pytest.raises(DataError, match="one class only"):
+        fit_table(frame.assign(kind="a"), "kind", **quick)
+    with pytest.raises(DataError, match="no column to predict"):
+        fit_table(frame[["price"]].assign(same=1), "price", **quick)
+    with pytest.raises(ArgumentError, match="`id` must be a column"):
+        fit_table(frame, "price", id="nobody", **quick)
+    with pytest.raises(ArgumentError, match="must not also be"):
+        fit_table(frame, "price", drop=["price"], **quick)
+    with pytest.raises(ArgumentError, match="`task`"):
+        fit_table(frame, "price", task="guess", **quick)
+    with pytest.raises(DataError, match="whole numbers"):
+        fit_table(frame, "price", task="counts", **quick)
+    with pytest.raises(ArgumentError, match="one of map, ensemble"):
+        fit_table(frame, "price", method="mapp")
+    with pytest.raises(DataError, match="`size`"):
+        values.predict(frame.drop(columns="size"))
+    with pytest.raises(ArgumentError, match="`prediction_mean`"):
+        values.predict(frame.assign(prediction_mean=1))
+    with pytest.raises(ArgumentError, match="there is no `price`"):
+        values.evaluate(frame.drop(columns="price"))
+
+
+def test_rows_without_a_target_are_left_out_and_counted() -> None:
+    frame = houses(80)
+    frame.loc[:9, "price"] = np.nan
+    said: list[str] = []
+    run = fit_table(frame, "price", method="map", epochs=1, drop=["kind", "visits"], say=said.append)
+    assert "10 rows without a value of `price`: left out." in said
+    assert "price: 70 different numbers -> regression" in said
+    assert any(words.startswith("few rows") for words in said)
+    assert run.notices[: len(said)] == said
+    assert run.evaluate(frame).rows == 70
+
+
+def test_noise_of_one_size_where_the_other_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from temperance.apps.tables import fitting
+    from temperance.core.errors import NumericalError
+    from temperance.model.likelihoods import HeteroscedasticNormal, Normal
+
+    real = fitting.fit
+
+    def fails(target: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(target.likelihood, HeteroscedasticNormal):
+            raise NumericalError("it became NaN. Lower something.")
+        return real(target, *arguments, **options)
+
+    monkeypatch.setattr(fitting, "fit", fails)
+    run = fit_table(houses(80), "price", method="map", epochs=1)
+    assert isinstance(run.fitted.target.likelihood, Normal)
+    assert any("it became NaN" in words for words in run.notices)
+
+
+def test_a_comparison_goes_on_when_a_method_fails(tmp_path: Path) -> None:
+    frame = houses(150).drop(columns=["price", "visits"])
+    methods = ["Ensemble(MAP(lr=1e-2), 2)", "MAP(lr=1e30)"]
+    found = compare_table(frame, "kind", methods, epochs=4, id="id", out=tmp_path, seeds=2)
+    assert [line.method for line in found.lines] == ["map", *methods]
+    assert [line.ok for line in found.lines] == [True, True, False]
+    assert "NaN or infinite" in found.lines[2].error
+    assert found.lines[1].gradients == 2
+    gap, error = found.lines[1].versus_map["log_loss"]
+    assert gap == pytest.approx(found.lines[1].scores["log_loss"] - found.lines[0].scores["log_loss"], abs=1e-6)
+    assert error > 0
+    written = json.loads((tmp_path / "compare.json").read_text())
+    assert written["lines"][2]["scores"] == {}
+    assert pd.read_csv(tmp_path / "compare.csv")["method"].tolist() == ["map", *methods, "(baseline)"]
+    with pytest.raises(StoreError, match="--overwrite"):
+        compare_table(frame, "kind", methods, out=tmp_path)
+
+
+def test_the_page_shows_names_as_they_are(classes: TableRun, tmp_path: Path) -> None:
+    page = classes.report(tmp_path / "page").read_text(encoding="utf-8")
+    assert "&lt;b&gt;c&lt;/b&gt;" in page
+    assert "<b>c</b>" not in page
+
+
+def test_promises_hold_for_rows_that_are_not_strange(values: TableRun) -> None:
+    x = values.state.guard_x.numpy()
+    usual = ~values.state.strangeness.flags(x)
+    assert values.guard.deferral.rows == int(usual.sum())
+    p = values.state.strangeness.p_values(x)
+    # p-values of rows like the held-out ones are uniform from 1/(n+1) to 1
+    assert abs(p.mean() - 0.5) < 4 * np.sqrt((1 / 12) * (1 / len(p) + 1 / len(values.state.strangeness.ordinary)))
+    assert isinstance(values.predictive_of(Encoded(x)), ValuePredictive)

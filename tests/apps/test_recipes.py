@@ -1,0 +1,72 @@
+"""Recipes: names and expressions become methods, and nothing else is run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import temperance as tp
+from temperance.apps.recipes import DEFAULT_METHOD, RECIPES, method_named, table_target, training
+
+
+def test_every_recipe_makes_a_method_and_fits_a_small_table() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = x[:, :1] - 0.5 * x[:, 1:2] + 0.1
+    for name, recipe in RECIPES.items():
+        method = method_named(name)
+        assert isinstance(method, tp.Inference)
+        assert recipe.words
+        if name in {"nuts", "multiswag"}:  # the same code as others, and slow
+            continue
+        target = table_target("regression", 3, 1, hidden=(4,))
+        fitted = tp.fit(target, method, (x, y), epochs=45, batch_size=60, seed=0, progress=False)
+        assert fitted.predict(x).mean().isfinite().all(), name
+    assert DEFAULT_METHOD in RECIPES
+
+
+def test_expressions_are_the_methods_they_spell() -> None:
+    assert method_named("Ensemble(MAP(lr=1e-3), 5)") == tp.Ensemble(tp.MAP(lr=1e-3), 5)
+    assert method_named("tp.On(last_layer, Laplace(MAP(), KFAC()))") == tp.On(
+        tp.last_layer, tp.Laplace(tp.MAP(), tp.KFAC())
+    )
+    spelled = method_named("MAP(lr=0.1, optimizer=SGD, optimizer_args={'momentum': 0.9})")
+    assert spelled == tp.MAP(lr=0.1, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
+    method = tp.MAP()
+    assert method_named(method) is method
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ensmble", "Did you mean 'ensemble'"),
+        ("Ensemble(MAP(", "cannot be read"),
+        ("Ensemble(MAPP(), 5)", "Did you mean MAP"),
+        ("__import__('os').system('true')", "may hold only"),
+        ("MAP(lr=(lambda: 1)())", "may hold only"),
+        ("MAP(rate=1)", "cannot be made so"),
+        ("MAP(lr=-1)", "`lr`"),
+        ("KFAC()", "gives a method"),
+        ("MAP(**{'lr': 1})", "may hold only"),
+        ("SGD([1])", "may hold only"),
+    ],
+)
+def test_bad_expressions(text: str, words: str) -> None:
+    with pytest.raises(tp.errors.ArgumentError, match=words.replace("(", r"\(")):
+        method_named(text)
+    with pytest.raises(tp.errors.ArgumentError, match="`method`"):
+        method_named(3)  # type: ignore[arg-type]
+
+
+def test_targets_and_training() -> None:
+    assert table_target("counts", 2, 1).likelihood == tp.Poisson()
+    one, two, other = (table_target("regression", 2, 1, seed=seed).initial_theta() for seed in (0, 0, 1))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    wide = table_target("regression", 2, 3, likelihood=tp.HeteroscedasticNormal())
+    assert wide.network[-1].out_features == 6  # type: ignore[index,union-attr]
+    with pytest.raises(tp.errors.ArgumentError, match="`task`"):
+        table_target("ranking", 2, 1)  # type: ignore[arg-type]
+    with pytest.raises(tp.errors.ArgumentError, match="`rows`"):
+        training(0)
+    epochs = [training(rows)[0] for rows in (10, 1000, 100_000, 10_000_000)]
+    assert epochs == sorted(epochs, reverse=True)

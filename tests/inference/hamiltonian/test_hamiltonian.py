@@ -1,0 +1,474 @@
+"""HMC, NUTS and their kin: mechanics, warm-up, what they tell, resuming, bad input. Statistics: reference/."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import temperance as tp
+from temperance.core.errors import ArgumentError, NetworkError, NumericalError, TemperanceWarning
+from temperance.data.data import Data
+from temperance.inference.hamiltonian import nuts
+from temperance.inference.hamiltonian.motion import Flow, Metric, Phase
+from temperance.inference.hamiltonian.warmup import Averaging, Moments
+from temperance.testing.inference import _Stopped, _stopped_after
+
+
+def moons(rows=60, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 2, generator=rng)
+    return Data(x, (x[:, 0] * x[:, 1] > 0).long())
+
+
+def classifier(width=5, dtype=torch.float32, activation=nn.Tanh):
+    torch.manual_seed(0)
+    network = tp.nn.MLP(2, [width], 2, activation=activation).to(dtype)
+    return tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0))
+
+
+def whole(target, data):
+    prepared = target.prepare(data)
+    return next(iter(prepared.full_pass(len(prepared))))
+
+
+def flow_of(target, data, chains, dense=False):
+    theta = 0.3 * torch.randn(chains, target.num_parameters, generator=torch.Generator().manual_seed(1))
+    theta = theta.to(target.layout.dtype)
+    gradient = torch.zeros_like(theta)
+    energies = target.energies_on(whole(target, data))
+    energies(theta, gradient)
+    spread = torch.rand(theta.shape, generator=torch.Generator().manual_seed(2)).to(theta) + 0.5
+    metric = Metric(torch.diag_embed(spread) if dense else spread)
+    return Flow(energies, metric, torch.full((chains,), 0.7, dtype=torch.float64)), theta, gradient
+
+
+# ---------------------------------------------------------------------- energies
+
+
+class Swish(nn.Module):
+    """Keeps a network out of the compiled path."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, Swish])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_energies_are_those_of_the_target(activation, dtype):
+    target, data = classifier(dtype=dtype, activation=activation), moons()
+    batch = whole(target, data)
+    theta = torch.randn(3, target.num_parameters, generator=torch.Generator().manual_seed(0)).to(dtype)
+    grad = torch.empty_like(theta)
+    found = target.energies(theta, batch, grad)
+    leaf = theta.clone().requires_grad_()
+    wanted = target.energy(leaf, batch)
+    (slope,) = torch.autograd.grad(wanted.sum(), leaf)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    assert found.dtype == torch.float64
+    assert torch.allclose(found, wanted.detach().double(), rtol=tolerance)
+    assert torch.allclose(grad, slope, rtol=10 * tolerance, atol=100 * tolerance)
+    assert torch.allclose(target.energies(theta, batch), found, rtol=tolerance)
+
+
+def test_one_by_one_in_pieces_equals_all_at_once(monkeypatch):
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 16, 3)).double()
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0))
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 1, 6, 6, generator=rng).double()
+    batch = whole(target, Data(x, torch.randint(3, (30,), generator=rng)))
+    theta = torch.randn(2, target.num_parameters, generator=rng).double()
+    one, two = torch.empty_like(theta), torch.empty_like(theta)
+    energies = target.energies_on(batch)
+    energies.batched = True
+    together = energies(theta, one)
+    energies.batched = False
+    monkeypatch.setattr("temperance.engine.energy._ROWS_AT_ONCE", 7)
+    apart = energies(theta, two)
+    assert torch.allclose(together, apart, rtol=1e-13)
+    assert torch.allclose(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_energies_do_not_cancel_in_single_precision():
+    """200,000 rows: U is about 3e5, and its change over a small move must be right to much less than one."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(200_000, 2, generator=rng)
+    y = x.sum(1, keepdim=True) + torch.randn(200_000, 1, generator=rng)
+    change = {}
+    for dtype in (torch.float32, torch.float64):
+        network = nn.Sequential(nn.Linear(2, 1), Swish(), nn.Linear(1, 1)).to(dtype)
+        target = tp.Target(network, tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+        batch = whole(target, Data(x, y))
+        theta = torch.linspace(-0.5, 0.5, target.num_parameters).to(dtype).unsqueeze(0)
+        moved = theta + 0.0005
+        change[dtype] = float(target.energies(moved, batch) - target.energies(theta, batch))
+    assert abs(change[torch.float32] - change[torch.float64]) < 0.05
+
+
+def test_energies_need_all_rows():
+    target, data = classifier(), moons()
+    part = next(iter(target.prepare(data).batches(10, seed=0)))
+    with pytest.raises(ArgumentError, match="must hold all 60 rows"):
+        target.energies(target.initial_theta().unsqueeze(0), part)
+
+
+# ---------------------------------------------------------------------- the flow
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("activation", [nn.Tanh, Swish])
+def test_leapfrog_is_its_own_reverse(dense, activation):
+    flow, theta, gradient = flow_of(classifier(dtype=torch.float64, activation=activation), moons(), 3, dense)
+    momentum = torch.randn(theta.shape, generator=torch.Generator().manual_seed(3)).double()
+    phase = Phase(theta.clone(), momentum.clone(), gradient.clone())
+    step = torch.tensor([0.01, 0.03, 0.05], dtype=torch.float64)
+    flow.leap(phase, step, 20)
+    assert (phase.theta - theta).abs().max() > 0.1
+    flow.leap(phase, -step, 20)
+    assert torch.allclose(phase.theta, theta, atol=1e-11)
+    assert torch.allclose(phase.momentum, momentum, atol=1e-11)
+
+
+def test_leapfrog_error_is_of_second_order():
+    flow, theta, gradient = flow_of(classifier(dtype=torch.float64), moons(), 2)
+    momentum = torch.randn(theta.shape, generator=torch.Generator().manual_seed(3)).double()
+    before = flow.inverse_temperature * flow.energies(theta) + flow.kinetic(momentum)
+    errors = []
+    for count in (50, 100):
+        phase = Phase(theta.clone(), momentum.clone(), gradient.clone())
+        energy, kinetic = flow.leap(phase, torch.full((2,), 1.0 / count, dtype=torch.float64), count)
+        errors.append((flow.inverse_temperature * energy + kinetic - before).abs())
+    ratio = errors[0] / errors[1]
+    assert bool(((ratio > 3.5) & (ratio < 4.5)).all())
+
+
+def test_momenta_have_the_masses_for_covariance():
+    rng = torch.Generator().manual_seed(0)
+    root = torch.randn(4, 4, generator=rng).double()
+    inverse = (root @ root.T + torch.eye(4)).unsqueeze(0)
+    noise = torch.randn(200_000, 4, generator=rng).double()
+    momenta = torch.cat([Metric(inverse).momenta(row.unsqueeze(0)) for row in noise[:1]])
+    assert momenta.shape == (1, 4)
+    many = Metric(inverse.expand(200_000, 4, 4)).momenta(noise)
+    wanted = torch.linalg.inv(inverse[0])
+    assert torch.allclose(torch.cov(many.T), wanted, atol=0.03 * float(wanted.abs().max()))
+
+
+# ---------------------------------------------------------------------- trees
+
+
+def test_doubling_in_c_equals_doubling_in_python(monkeypatch):
+    target, data = classifier(width=7, dtype=torch.float64), moons()
+    if target.energies_on(whole(target, data)).native is None:
+        pytest.skip("no C compiler")
+    method = tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.15, max_depth=6), burn=1, every=1), 4)
+    found = tp.fit(target, method, data, steps=30, progress=False).posterior
+    monkeypatch.setattr(nuts, "native_doubling", lambda native: None)
+    again = tp.fit(target, method, data, steps=30, progress=False).posterior
+    counts = torch.stack([c.trace.transitions.leapfrogs for c in found.components])
+    assert torch.equal(counts, torch.stack([c.trace.transitions.leapfrogs for c in again.components]))
+    assert len(counts.unique()) > 3
+    for one, two in zip(found.components, again.components, strict=True):
+        assert torch.allclose(one.theta[:10], two.theta[:10], atol=1e-6)
+
+
+def test_trees_stop_at_the_greatest_depth_and_at_u_turns():
+    found = tp.sample(
+        lambda t: -0.5 * t.square().sum(), torch.zeros(3).double(), tp.NUTS(step_size=0.01, max_depth=4), draws=20,
+        warmup=0, progress=False,
+    )  # fmt: skip
+    assert all(int(t.leapfrogs.min()) == int(t.leapfrogs.max()) == 15 for t in found.transitions)
+    found = tp.sample(
+        lambda t: -0.5 * t.square().sum(), torch.zeros(3).double(), tp.NUTS(step_size=0.5), draws=50, warmup=0,
+        progress=False,
+    )  # fmt: skip
+    longest = max(int(t.leapfrogs.max()) for t in found.transitions)
+    assert longest <= 31  # half a period is π/0.5 ≈ 6 steps: a doubling or two beyond it
+
+
+def test_halves_are_those_of_a_recursive_tree():
+    """The walk's checks are the recursion's: each balanced half of the leaves, ends and sum, once."""
+    seen = []
+
+    class Recorder(nuts._Stretch):
+        def __init__(self):
+            self.begun, self.walking = {}, np.ones(1, dtype=bool)
+            self.sum = torch.zeros(1, 1).double()
+
+    stretch = Recorder()
+    leaves = 16
+
+    def note(metric, first, last, total):
+        seen.append((int(first), int(last), int(total)))
+        return np.zeros(1, dtype=bool)
+
+    keep, nuts.turning = nuts.turning, note
+    try:
+        stretch.group = type("G", (), {"flow": type("F", (), {"metric": None})})
+        for leaf in range(leaves):
+            stretch.end = Phase(None, torch.full((1, 1), float(leaf + 1)).double(), None)
+            stretch.sum = stretch.sum + stretch.end.momentum
+            stretch._look_back(leaf)
+    finally:
+        nuts.turning = keep
+
+    def halves(low, high):
+        if high - low < 2:
+            return []
+        middle = (low + high) // 2
+        return [*halves(low, middle), *halves(middle, high), (low + 1, high, sum(range(low + 1, high + 1)))]
+
+    assert sorted(seen) == sorted(halves(0, leaves))
+
+
+# ---------------------------------------------------------------------- chains
+
+
+@pytest.mark.parametrize(
+    "kernel", [tp.HMC(step_size=0.05, length=5), tp.NUTS(step_size=0.05), tp.MCLMC(step_size=0.05, length=5)]
+)
+@pytest.mark.parametrize("activation", [nn.Tanh, Swish])
+def test_chains_at_once_equal_chains_alone(kernel, activation):
+    target, data = classifier(dtype=torch.float64, activation=activation), moons()
+    method = tp.Collect(kernel, burn=1, every=1)
+    runs = [
+        tp.fit(target, tp.Ensemble(method, 3, batched=batched), data, steps=8, progress=False).posterior
+        for batched in (True, False)
+    ]
+    for one, two in zip(runs[0].components, runs[1].components, strict=True):
+        assert torch.allclose(one.theta, two.theta, atol=1e-8)
+    assert not torch.allclose(runs[0].components[0].theta, runs[0].components[1].theta, atol=1e-2)
+
+
+def test_hmc_takes_as_many_steps_as_it_was_told():
+    target, data = classifier(), moons()
+    told = tp.fit(target, tp.Collect(tp.HMC(step_size=0.05, length=7), every=1), data, steps=10, progress=False)
+    assert told.posterior.trace.transitions.leapfrogs.unique().tolist() == [7]
+    by_time = tp.Ensemble(tp.Collect(tp.HMC(step_size=0.05, time=0.5, jitter=0.5), every=1), 3)
+    found = tp.fit(target, by_time, data, steps=20, progress=False).posterior
+    counts = torch.cat([c.trace.transitions.leapfrogs for c in found.components])
+    assert counts.min() >= 6
+    assert counts.max() <= 20
+    assert len(counts.unique()) > 3
+
+
+# ---------------------------------------------------------------------- warm-up
+
+
+def test_windows_double_and_end_before_the_last():
+    assert tp.Warmup(tp.NUTS(), 500).window_ends() == [100, 150, 250, 450]
+    assert tp.Warmup(tp.NUTS(), 150).window_ends() == [100]
+    assert tp.Warmup(tp.NUTS(), 300, first=50, window=50, last=100).window_ends() == [100, 200]
+    assert tp.Warmup(tp.NUTS(), 290, first=50, window=50, last=100).window_ends() == [190]
+    assert tp.Warmup(tp.NUTS(), 10, mass="none").window_ends() == []
+
+
+def test_moments_are_those_of_the_draws():
+    rows = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0)).double() * 5 + 100
+    for dense in (False, True):
+        moments = Moments.of(rows[0], dense)
+        for row in rows:
+            moments.add(row)
+        for k in range(2):
+            wanted = torch.cov(rows[:, k].T) * 40 / 45
+            wanted = wanted + 1e-3 * 5 / 45 * torch.eye(3)
+            found = moments.covariance()[k]
+            assert torch.allclose(found, wanted if dense else wanted.diagonal(), rtol=1e-10)
+
+
+def test_dual_averaging_finds_the_step_with_the_acceptance_wanted():
+    """Of an acceptance that is exp(−ε): ε = −log 0.8."""
+    averaging = Averaging.around(torch.tensor([5.0, 0.01], dtype=torch.float64))
+    step = torch.tensor([5.0, 0.01], dtype=torch.float64)
+    for _ in range(2000):
+        step = averaging.update((-step).exp(), 0.8)
+    assert torch.allclose(averaging.mean.exp(), torch.full((2,), 0.2231).double(), rtol=0.02)
+
+
+def test_warmup_finds_scales_correlations_and_acceptance():
+    scales = torch.tensor([0.01, 1.0, 30.0], dtype=torch.float64)
+    found = tp.sample(
+        lambda t: -0.5 * (t / scales).square().sum(), torch.zeros(3).double(), tp.NUTS(), draws=200, warmup=400,
+        chains=2, progress=False,
+    )  # fmt: skip
+    steps = [float(t.step_size[0]) for t in found.transitions]
+    assert min(steps) > 0.3  # in units of the scales; without masses it would be below 0.02
+    acceptance = torch.cat([t.acceptance for t in found.transitions]).mean()
+    assert 0.7 < float(acceptance) < 0.97
+    assert all(len(t.energy) == 200 for t in found.transitions)  # what came before the draws is not counted
+
+
+def test_warmup_is_no_draw_and_tells_the_run_its_length():
+    target, data = classifier(), moons()
+    method = tp.Collect(tp.Warmup(tp.NUTS(max_depth=3), 20, mass="none"), last=15)
+    assert method.default_steps == 35
+    fitted = tp.fit(target, method, data, progress=False)
+    assert fitted.info.steps == 35
+    assert len(fitted.posterior.theta) == 15
+    assert fitted.posterior.trace.draw_step.tolist() == list(range(21, 36))
+    with pytest.raises(ArgumentError, match="`burn` must cover the 20 steps of warm-up"):
+        tp.fit(target, tp.Collect(method.base, burn=10, every=1), data, steps=40)
+    with pytest.raises(ArgumentError, match="must be shorter than the run of 15 steps; got 20"):
+        tp.fit(target, tp.Collect(method.base, every=1), data, steps=15)
+
+
+# ---------------------------------------------------------------------- resuming
+
+
+RESUMED = {
+    "NUTS": tp.Warmup(tp.NUTS(max_depth=4), 12, first=2, window=3, last=2),
+    "dense HMC": tp.Warmup(tp.HMC(length=3), 12, mass="dense", first=2, window=3, last=2),
+    "MCLMC": tp.Warmup(tp.MCLMC(length=3), 12, first=2, window=3, last=2),
+    "tempered": tp.Tempered(tp.Warmup(tp.HMC(length=3), 12, first=2, window=3, last=2), tp.ladder(4.0, 3)),
+    "elliptical": tp.EllipticalSlice(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [*((name, nn.Tanh) for name in RESUMED), ("NUTS", Swish), ("tempered", Swish)]
+)
+def test_a_killed_run_goes_on_bit_for_bit(name, activation, tmp_path):
+    target, data = classifier(activation=activation), moons(30)
+    method = tp.Ensemble(tp.Collect(RESUMED[name], burn=12, every=1), 2)
+    options = {"steps": 20, "progress": False}
+    with warnings_allowed():
+        straight = tp.fit(target, method, data, **options)
+        for stop in (4, 11, 15):
+            folder = tmp_path / f"{stop}"
+            with contextlib.suppress(_Stopped), _stopped_after(tp.Ensemble, stop):
+                tp.fit(target, method, data, checkpoint=folder, every=1, **options)
+            resumed = tp.fit(target, method, data, checkpoint=folder, every=1, **options)
+            for one, two in zip(straight.posterior.components, resumed.posterior.components, strict=True):
+                assert torch.equal(one.theta, two.theta)
+                assert torch.equal(one.trace.transitions.energy, two.trace.transitions.energy)
+    again = tp.load(folder, target.network).posterior.components[0].trace.transitions
+    assert torch.equal(again.leapfrogs, straight.posterior.components[0].trace.transitions.leapfrogs)
+
+
+@contextlib.contextmanager
+def warnings_allowed():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TemperanceWarning)
+        yield
+
+
+# ---------------------------------------------------------------------- a chain that diverges says so
+
+
+def steep(theta):
+    return -0.5 * (theta / torch.tensor([1.0, 1e-3], dtype=theta.dtype)).square().sum()
+
+
+@pytest.mark.parametrize("kernel", [tp.NUTS(step_size=0.3), tp.HMC(step_size=0.3, length=5), tp.MCLMC(step_size=0.5)])
+def test_divergences_are_counted_and_said(kernel):
+    with pytest.warns(TemperanceWarning, match=r"of 60 transitions diverged, in chains 1 \(\d+\), 2 \(\d+\)"):
+        found = tp.sample(
+            steep, torch.tensor([0.5, 1e-3]).double(), kernel, draws=30, chains=2, warmup=0, progress=False
+        )
+    assert found.divergences > 30
+    assert "diverged" in found.fitted.info.remarks[0]
+    check = next(c for c in tp.diagnose.sampling(found.fitted).checks if c.name == "divergences")
+    assert check.passed is False
+    assert "of 60" in check.measured
+
+
+def test_one_member_after_another_says_which_diverged():
+    target, data = classifier(activation=Swish), moons()
+    method = tp.Ensemble(tp.Collect(tp.HMC(step_size=5.0, length=3), every=1), 2, batched=False)
+    with warnings_allowed():
+        fitted = tp.fit(target, method, data, steps=4, progress=False)
+    assert [remark[:15] for remark in fitted.info.remarks] == ["member 1 of 2: ", "member 2 of 2: "]
+
+
+def test_temperatures_too_far_apart_are_remarked_on():
+    method = tp.Tempered(tp.HMC(step_size=0.02, length=3), (1.0, 2.0, 1e6))
+    state = method.init(classifier(), None, torch.Generator())
+    state.done, state.offered, state.swapped = 100, torch.tensor([50, 50]), torch.tensor([30, 0])
+    (remark,) = method.remarks(state)
+    assert "2 and 1e+06 hardly ever change places (0.0% of offers)" in remark
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tp.HMC(step_size=0.0), "`step_size` must be a positive finite number"),
+        (lambda: tp.HMC(length=0), "`length` must be a positive integer"),
+        (lambda: tp.HMC(length=3, time=1.0), "not both"),
+        (lambda: tp.HMC(jitter=1.0), r"`jitter` must lie in \[0, 1\)"),
+        (lambda: tp.NUTS(max_depth=0), "`max_depth` must be an integer from 1 to 20"),
+        (lambda: tp.NUTS(mass=torch.tensor([1.0, -1.0])), "`mass` must be positive and finite"),
+        (lambda: tp.NUTS(mass=torch.tensor([[1.0, 2.0], [2.0, 1.0]])), "positive definite.*least eigenvalue is -1"),
+        (lambda: tp.NUTS(mass=torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
+        (lambda: tp.NUTS(mass=torch.zeros(2, 3)), r"P × P matrix; got \(2, 3\)"),
+        (lambda: tp.MCLMC(mass=torch.eye(2)), "`mass` must be a vector for MCLMC"),
+        (lambda: tp.Warmup(tp.NUTS(), 100), "at least 150, the sum of the warm-up's windows"),
+        (lambda: tp.Warmup(tp.NUTS(), 500, mass="full"), "'diagonal', 'dense' or 'none'"),
+        (lambda: tp.Warmup(tp.NUTS(), 500, accept=1.2), "`accept` must lie between 0 and 1"),
+        (lambda: tp.Warmup(tp.SGHMC(lr=0.1), 500), "NUTS, HMC or MCLMC.*got SGHMC"),
+        (lambda: tp.Warmup(tp.EllipticalSlice(), 500), "got EllipticalSlice"),
+        (lambda: tp.Tempered(tp.SGHMC(lr=0.1)), "got SGHMC"),
+        (lambda: tp.Tempered(tp.NUTS(), (2.0, 4.0)), "must begin with 1.0 and rise"),
+        (lambda: tp.Tempered(tp.NUTS(), (1.0,)), "at least two numbers"),
+        (lambda: tp.ladder(0.5, 3), "`highest` must exceed 1"),
+        (lambda: tp.Cyclical(tp.NUTS(step_size=0.1)), "must have a pace to change"),
+    ],
+)
+def test_settings_that_make_no_sense(make, message):
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_runs_that_make_no_sense():
+    target, data = classifier(), moons()
+    with pytest.raises(ArgumentError, match=r"`step_size` must be given, or found by Warmup\(NUTS"):
+        tp.fit(target, tp.Collect(tp.NUTS(), every=1), data, steps=5)
+    with pytest.raises(ArgumentError, match="`mass` must be for 27 parameters"):
+        tp.fit(target, tp.Collect(tp.NUTS(step_size=0.1, mass=torch.ones(3)), every=1), data, steps=5)
+    heavy = tp.Target(target.network, tp.Categorical(), tp.LaplacePrior(1.0))
+    with pytest.raises(ArgumentError, match=r"`prior` must be Gaussian for EllipticalSlice.*Laplace"):
+        tp.fit(heavy, tp.Collect(tp.EllipticalSlice(), every=1), data, steps=5)
+    dense = tp.Warmup(tp.MCLMC(), 20, mass="dense", first=2, window=3, last=2)
+    with pytest.raises(ArgumentError, match="'diagonal' or 'none' for MCLMC"):
+        tp.fit(target, tp.Collect(dense, every=1), data, steps=25)
+
+
+def test_energies_must_be_functions_of_theta():
+    data = moons()
+    normed = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    dropped = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    method = tp.Collect(tp.NUTS(step_size=0.1), every=1)
+    with pytest.raises(NetworkError, match=r"NUTS needs a likelihood that factorises.*batch norm"):
+        tp.fit(tp.Target(normed, tp.Categorical(), tp.GaussianPrior(1.0)), method, data, steps=5)
+    with pytest.raises(NetworkError, match="NUTS needs an energy that is a function of θ; '1' drops at random"):
+        tp.fit(tp.Target(dropped, tp.Categorical(), tp.GaussianPrior(1.0)), method, data, steps=5)
+
+
+def test_a_start_of_infinite_energy_names_its_chain():
+    target, data = classifier(dtype=torch.float64), moons()
+    start = torch.zeros(2, target.num_parameters).double()
+    start[1] = 1e200
+    method = tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.1), every=1), 2)
+    with pytest.raises(NumericalError, match=r"at the start of chain 2 of 2.*Start elsewhere"):
+        tp.fit(target, method, data, steps=5, start=start)
+
+
+def test_elliptical_keeps_energies_and_readings_right():
+    target, data = classifier(dtype=torch.float64), moons()
+    fitted = tp.fit(target, tp.Collect(tp.EllipticalSlice(), burn=1, every=1), data, steps=30, progress=False)
+    batch = whole(target, data)
+    wanted = target.energies(fitted.posterior.theta, batch)
+    assert torch.allclose(fitted.posterior.trace.transitions.energy[1:], wanted, rtol=1e-10)
+    gradient = torch.empty_like(fitted.posterior.theta[9:10])
+    target.energies(fitted.posterior.theta[8:9], batch, gradient)  # the place before step 10, where a reading is taken
+    entry = target.layout.entries[0]
+    part = slice(entry.start, entry.stop)
+    virial = float((fitted.posterior.theta[8, part] * gradient[0, part]).sum() / entry.size)
+    assert float(fitted.posterior.trace.configurational[0, 0]) == pytest.approx(virial)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import temperance as tp
+from temperance.core.errors import ArgumentError, NetworkError
+from temperance.engine import outputs as evaluate
+from temperance.model.theta import Layout, selected
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+        self.decoder = nn.Linear(4, 4)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(torch.tanh(self.encoder(x)))
+
+
+class Untraceable(nn.Module):
+    """Cannot be batched: it looks at the value of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.layer(x)
+        return out * 2 if float(out.sum()) > 0 else out
+
+
+def test_flatten_and_unflatten_are_inverse():
+    network = small()
+    layout = Layout.of(network)
+    theta = layout.flatten(network)
+    for name, value in layout.unflatten(theta).items():
+        assert torch.equal(value, dict(network.named_parameters())[name])
+    assert torch.equal(layout.flatten(layout.unflatten(theta)), theta)
+    stacked = layout.unflatten(torch.stack([theta, 2 * theta]))
+    assert stacked["0.weight"].shape == (2, 4, 3)
+    assert torch.equal(stacked["0.weight"][1], 2 * network[0].weight)
+
+
+def test_parameters_and_gradients_are_views_of_one_vector():
+    network = small()
+    layout = Layout.of(network)
+    theta, grad = layout.flatten(network), torch.zeros(layout.size)
+    layout.attach(network, theta, grad)
+    x = torch.randn(5, 3)
+    before = network(x)
+    network(x).sum().backward()
+    assert network[0].weight.data_ptr() == theta.data_ptr()
+    assert network[0].weight.grad.data_ptr() == grad.data_ptr()
+    by_hand = torch.cat([p.grad.flatten() for p in network.parameters()])
+    assert torch.equal(grad, by_hand)
+    assert grad.abs().sum() > 0
+    theta.mul_(2)
+    assert not torch.equal(network(x), before)
+    grad.zero_()
+    network(x).sum().backward()
+    assert torch.equal(grad, torch.cat([p.grad.flatten() for p in network.parameters()]))
+
+
+def test_subsets():
+    network = small()
+    network[0].bias.requires_grad_(False)
+    names = lambda subset: [name for name, _ in selected(network, subset)]  # noqa: E731
+    assert names(None) == ["0.weight", "2.weight", "2.bias"]
+    assert names(tp.last_layer) == ["2.weight", "2.bias"]
+    assert names("2") == ["2.weight", "2.bias"]
+    assert names("*.weight") == ["0.weight", "2.weight"]
+    assert names(["0.weight", "2.bias"]) == ["0.weight", "2.bias"]
+    assert names(tp.biases) == ["0.bias", "2.bias"]
+    assert names(lambda name, p: p.dim() == 2) == ["0.weight", "2.weight"]
+    with pytest.raises(ArgumentError, match=r"nothing matches 'head'.*0\.weight"):
+        names("head")
+    with pytest.raises(ArgumentError, match="selects none"):
+        names(lambda name, p: False)
+    with pytest.raises(NetworkError, match="requires_grad"):
+        selected(nn.Linear(1, 1).requires_grad_(False))
+
+
+def test_a_subset_trains_only_its_part_and_shares_the_frozen_rest():
+    network = small()
+    target = tp.Target(network, tp.Normal(0.1), tp.GaussianPrior(1.0), subset=tp.last_layer)
+    assert target.num_parameters == 10
+    assert target.network[0].weight.data_ptr() == network[0].weight.data_ptr()
+    x, y = torch.randn(20, 3), torch.randn(20, 2)
+    fitted = tp.fit(target, tp.MAP(lr=0.05), (x, y), epochs=30)
+    assert all(p.grad is None for p in network.parameters())
+    made = fitted.network()
+    assert torch.equal(made[0].weight, network[0].weight)
+    assert not torch.equal(made[2].weight, network[2].weight)
+
+
+def test_tied_weights_appear_once_and_move_together():
+    network = Tied()
+    layout = Layout.of(network)
+    assert [e.name for e in layout.entries] == ["encoder.weight", "encoder.bias", "decoder.bias"]
+    theta = layout.flatten(network)
+    x = torch.randn(5, 4)
+    made = evaluate.outputs(network, layout, torch.stack([theta, theta * 0.5]), x)
+    assert torch.allclose(made[0], network(x), atol=1e-6)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.mul_(0.5)
+    assert torch.allclose(made[1], network(x), atol=1e-6)
+    target = tp.Target(network, tp.Normal(1.0), tp.GaussianPrior(1.0))
+    assert target.network.decoder.weight is target.network.encoder.weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batched_and_looped_evaluation_agree(dtype):
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.ReLU(),
+        nn.GroupNorm(1, 3),
+        nn.Flatten(),
+        nn.LayerNorm(48),
+        nn.Linear(48, 2),
+    ).to(dtype)
+    layout = Layout.of(network)
+    assert layout.dtype == dtype
+    theta = torch.randn(4, layout.size, dtype=dtype) * 0.3
+    x = torch.randn(5, 1, 4, 4, dtype=dtype)
+    one = evaluate.outputs(network, layout, theta, x, batched=True)
+    assert evaluate.can_batch(network)
+    two = evaluate.outputs(network, layout, theta, x, batched=False)
+    assert torch.allclose(one, two, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_a_network_that_cannot_be_batched_falls_back_to_a_loop():
+    network = Untraceable()
+    layout = Layout.of(network)
+    theta = torch.randn(3, layout.size)
+    x = torch.randn(4, 3)
+    made = evaluate.outputs(network, layout, theta, x, batched=True)
+    assert not evaluate.can_batch(network)
+    for row, out in zip(theta, made, strict=True):
+        network.layer.weight.data, network.layer.bias.data = layout.unflatten(row).values()
+        assert torch.allclose(network(x), out)
+
+
+def test_true_errors_of_a_network_are_not_hidden_by_the_fallback():
+    network = small()
+    layout = Layout.of(network)
+    with pytest.raises(RuntimeError, match="shape"):
+        evaluate.outputs(network, layout, layout.flatten(network).unsqueeze(0), torch.randn(2, 7))
+
+
+def test_networks_of_several_inputs():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return self.layer(a * b)
+
+    a, b = torch.randn(20, 3), torch.randn(20, 3)
+    for x in ((a, b), {"a": a, "b": b}):
+        target = tp.Target(Two(), tp.Normal(0.5), tp.GaussianPrior(1.0))
+        fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=0.05), 2), (x, (a * b).sum(1)), epochs=50)
+        assert torch.allclose(fitted.predict(x).mean().squeeze(), (a * b).sum(1), atol=0.6)
+
+
+def test_mixed_dtypes_are_refused():
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(NetworkError, match="one dtype"):
+        Layout.of(network)
+
+
+def batch_norm_network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_batch_norm_is_trained_by_map_and_its_statistics_are_kept_and_saved(tmp_path):
+    network = batch_norm_network()
+    x, y = torch.randn(60, 3) * 3 + 5, torch.randn(60, 2)
+    target = tp.Target(network, tp.Normal(0.5), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=0.01), 2), (x, y), epochs=5)
+    first, second = fitted.posterior.components
+    assert first.buffers["1.running_mean"].abs().max() > 0.1
+    assert not torch.equal(first.buffers["1.running_mean"], second.buffers["1.running_mean"])
+    assert torch.equal(network[1].running_mean, torch.zeros(4))
+    mean = fitted.predict(x).mean()
+    by_hand = torch.stack([fitted.network(k)(x) for k in range(2)]).mean(0)
+    assert torch.allclose(mean, by_hand, atol=1e-5)
+    fitted.save(tmp_path / "run")
+    assert torch.equal(tp.load(tmp_path / "run", batch_norm_network()).predict(x).mean(), mean)
+
+
+def test_batch_norm_policy_for_samplers():
+    target = tp.Target(batch_norm_network(), tp.Normal(0.5), tp.GaussianPrior(1.0))
+    with pytest.raises(NetworkError, match=r"SGHMC.*batch norm.*FilterResponseNorm.*GroupNorm.*freeze_batch_norm"):
+        target.refuse_batch_norm("SGHMC")
+    frozen = tp.Target(batch_norm_network(), tp.Normal(0.5), tp.GaussianPrior(1.0), freeze_batch_norm=True)
+    frozen.refuse_batch_norm("SGHMC")
+    x, y = torch.randn(60, 3) + 5, torch.randn(60, 2)
+    fitted = tp.fit(frozen, tp.MAP(lr=0.01), (x, y), epochs=3)
+    assert torch.equal(frozen.network[1].running_mean, torch.zeros(4))
+    # one example's output does not depend on its neighbours
+    assert torch.allclose(fitted.predict(x[:1]).mean(), fitted.predict(x).mean()[:1], atol=1e-6)
+    assert [e.name for e in frozen.layout.entries if e.name.startswith("1.")] == ["1.weight", "1.bias"]
+
+
+def test_description_round_trip():
+    layout = Layout.of(small(), extras=(("noise", (2,)),))
+    assert Layout.from_description(layout.describe()) == layout
+    assert layout.size == layout.network_size + 2

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import temperance as tp
+from temperance.core.errors import ArgumentError, NumericalError
+
+X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4
+
+
+def target() -> tp.Target:
+    return tp.Target(tp.nn.MLP(3, [8], 4), tp.Categorical(), tp.GaussianPrior(1.0))
+
+
+def test_all_kinds_of_data_give_the_same_result():
+    problem = target()
+    kinds = [(X, Y), (X.numpy(), Y.numpy()), TensorDataset(X, Y), DataLoader(TensorDataset(X, Y)), tp.data.Data(X, Y)]
+    thetas = [tp.fit(problem, tp.MAP(lr=0.01), data, epochs=2, batch_size=16).posterior.theta for data in kinds]
+    assert all(torch.equal(thetas[0], theta) for theta in thetas[1:])
+
+
+def test_how_long():
+    problem = target()
+    assert tp.fit(problem, tp.MAP(), (X, Y), steps=7, batch_size=16).info.steps == 7
+    assert tp.fit(problem, tp.MAP(), (X, Y), epochs=2, batch_size=16).info.steps == 6
+    for options, message in [
+        ({}, "`epochs` or `steps` must say"),
+        ({"epochs": 1, "steps": 1}, "not both"),
+        ({"epochs": 0}, "`epochs` must be a positive integer"),
+        ({"steps": -3}, "`steps`"),
+        ({"epochs": 1.5}, "`epochs`"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            tp.fit(problem, tp.MAP(), (X, Y), **options)
+
+
+def test_seeds_decide_and_the_global_state_does_not():
+    problem = target()
+    run = lambda seed: tp.fit(problem, tp.Ensemble(tp.MAP(), 2), (X, Y), epochs=1, seed=seed)  # noqa: E731
+    one = run(0).predict(X).probs
+    torch.randn(100)
+    assert torch.equal(one, run(0).predict(X).probs)
+    assert not torch.equal(one, run(1).predict(X).probs)
+    for seed in (1.0, "0", None, -1, True):
+        with pytest.raises(ArgumentError, match="`seed` must be an integer"):
+            run(seed)
+
+
+def test_start():
+    problem = target()
+    trained = tp.fit(problem, tp.MAP(lr=0.05), (X, Y), epochs=20)
+    again = tp.fit(problem, tp.MAP(lr=1e-9), (X, Y), epochs=1, start=trained.network())
+    assert torch.allclose(again.posterior.theta, trained.posterior.theta, atol=1e-6)
+    vector = tp.fit(problem, tp.MAP(lr=1e-9), (X, Y), epochs=1, start=trained.posterior.theta)
+    assert torch.allclose(vector.posterior.theta, trained.posterior.theta, atol=1e-6)
+
+
+def test_divergence_is_said_and_nothing_is_lost(tmp_path):
+    x, y = torch.randn(50, 2) * 100, torch.randn(50, 1)
+    problem = tp.Target(nn.Linear(2, 1), tp.Normal(1.0), tp.GaussianPrior(1.0))
+    method = tp.MAP(lr=0.1, optimizer=torch.optim.SGD)
+    with pytest.raises(
+        NumericalError, match=r"MAP stopped after \d+ of 500 steps: .*Lower the learning rate"
+    ) as caught:
+        tp.fit(problem, method, (x, y), epochs=500, checkpoint=tmp_path / "run")
+    assert torch.isfinite(caught.value.fitted.posterior.theta).all()
+    kept = tp.fit(problem, method, (x, y), epochs=500, throw=False)
+    assert kept.info.status.code in ("diverged", "non-finite-loss")
+    assert kept.info.status.remedy
+    assert tp.load(tmp_path / "run", nn.Linear(2, 1)).info.status.code == kept.info.status.code
+
+
+@dataclass(frozen=True, eq=False)
+class _PressesCtrlC(tp.MAP):
+    at: int = 5
+
+    def step(self, target, state, batch):
+        if batch.step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(target, state, batch)
+
+
+def test_ctrl_c_leaves_a_usable_saved_state_that_resumes_exactly(tmp_path, capsys):
+    problem = target()
+    whole = tp.fit(problem, _PressesCtrlC(lr=0.01, at=10_000), (X, Y), steps=20, batch_size=16)
+    method = _PressesCtrlC(lr=0.01, at=5)
+    stopped = tp.fit(problem, method, (X, Y), steps=20, batch_size=16, checkpoint=tmp_path / "run")
+    assert stopped.info.status.code == "interrupted"
+    assert stopped.info.steps == 6
+    assert "interrupted" in capsys.readouterr().out
+    assert stopped.predict(X).probs.shape == (40, 4)
+    resumed = tp.fit(problem, method, (X, Y), steps=20, batch_size=16, checkpoint=tmp_path / "run")
+    assert resumed.info.steps == 20
+    assert torch.equal(resumed.posterior.theta, whole.posterior.theta)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_progress_is_shown_on_request_and_silent_otherwise(capfd):
+    problem = target()
+    tp.fit(problem, tp.MAP(), (X, Y), epochs=2)
+    assert capfd.readouterr() == ("", "")
+    tp.fit(problem, tp.MAP(), (X, Y), epochs=2, progress=True)
+    shown = capfd.readouterr().err
+    assert "MAP" in shown
+    assert "loss" in shown
+    assert "left" in shown
+
+
+def test_a_user_can_read_how_it_went():
+    fitted = tp.fit(target(), tp.MAP(lr=0.05), (X, Y), epochs=30)
+    assert len(fitted.info.losses) == 30
+    assert fitted.info.losses[-1] < fitted.info.losses[0]
+    assert fitted.info.seconds > 0
+    assert set(fitted.evaluate((X, Y))) == {"log_loss", "accuracy", "brier", "ece"}
+    with pytest.raises(ArgumentError, match="does not estimate the evidence"):
+        fitted.log_evidence()
+
+
+def test_a_data_loader_brings_its_batch_size():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=10)
+    assert tp.fit(target(), tp.MAP(), loader, epochs=2).info.steps == 8
+    assert tp.fit(target(), tp.MAP(), loader, epochs=2, batch_size=20).info.steps == 4
+
+
+def test_held_out_scores_are_kept_and_unused_ones_are_said():
+    fitted = tp.fit(target(), tp.MAP(lr=0.01, patience=3), (X, Y), epochs=2, held_out=0.25)
+    assert len(fitted.info.held_out_scores) == 2
+    with pytest.warns(tp.errors.TemperanceWarning, match="held_out"):
+        tp.fit(target(), tp.MAP(), (X, Y), epochs=1, held_out=0.25)
+
+
+def test_a_fitted_model_prints_on_one_line():
+    assert len(repr(tp.fit(target(), tp.MAP(), (X, Y), epochs=1))) < 300
+
+
+def test_raw_targets_in_their_own_units():
+    """Learned noise on targets far from standard: standardised, it is calibrated; raw, it is warned about."""
+    torch.manual_seed(0)
+    x = torch.rand(400, 2) * 10
+    y = 1000 + 100 * x[:, 0] + 20 * torch.randn(400)
+    train = tp.data.Data(x[:300], y[:300]).standardise()
+    test = tp.data.Data(x[300:], y[300:])
+    problem = tp.Target(tp.nn.MLP(2, [20], 1), tp.Normal(), tp.GaussianPrior(1.0))
+    fitted = tp.fit(problem, tp.MAP(lr=0.01), train, epochs=100)
+    pred = fitted.predict(test.standardise(train.info).x)
+    info = train.info
+    assert (info.in_units(pred.mean()).squeeze() - y[300:]).square().mean().sqrt() < 30
+    assert float(info.spread_in_units(pred.std()).mean()) == pytest.approx(20, rel=0.3)
+    low, high = (info.in_units(end).squeeze() for end in pred.interval(0.9))
+    assert 0.8 < float(((y[300:] > low) & (y[300:] < high)).double().mean()) < 1.0
+    with pytest.warns(tp.errors.TemperanceWarning, match="standardise"):
+        tp.fit(problem, tp.MAP(), (x, y), epochs=1)
+
+
+def test_regression_is_evaluated_too():
+    train, test = tp.data.load("diabetes")
+    problem = tp.Target(tp.nn.MLP(10, [20], 1), tp.Normal(None), tp.GaussianPrior(tp.FanIn()))
+    fitted = tp.fit(problem, tp.Ensemble(tp.MAP(lr=0.01), 3), train, epochs=20)
+    scores = fitted.evaluate(test)
+    assert set(scores) == {"log_loss", "rmse", "coverage_90", "crps"}
+    assert 0 < scores["crps"] < scores["rmse"] < 0.9
+    assert 0.5 < scores["coverage_90"] < 1.0
+
+
+def test_wrong_kinds_of_arguments():
+    with pytest.raises(ArgumentError, match="`target` must be a temperance Target"):
+        tp.fit(nn.Linear(3, 4), tp.MAP(), (X, Y), epochs=1)
+    with pytest.raises(ArgumentError, match="`method` must be a temperance method"):
+        tp.fit(target(), torch.optim.Adam, (X, Y), epochs=1)
+    with pytest.raises(ArgumentError, match="`batch_size`"):
+        tp.fit(target(), tp.MAP(), (X, Y), epochs=1, batch_size=0)
+    with pytest.raises(ArgumentError, match="`every`"):
+        tp.fit(target(), tp.MAP(), (X, Y), epochs=1, every=-1)
+    with pytest.raises(ArgumentError, match="`component`"):
+        tp.fit(target(), tp.Ensemble(tp.MAP(), 2), (X, Y), epochs=1).network()

@@ -1,0 +1,108 @@
+"""``tp.sample``: draws from a log density of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+import temperance as tp
+from temperance.core.errors import ArgumentError
+from temperance.testing.inference import _Stopped, _stopped_after
+
+
+def round_one(theta):
+    return -0.5 * (theta - 1.0).square().sum()
+
+
+def test_shapes_seeds_and_summaries():
+    found = tp.sample(round_one, [0.0, 0.0, 0.0], tp.NUTS(), draws=300, warmup=200, chains=3, progress=False)
+    assert found.theta.shape == (3, 300, 3)
+    assert found.theta.dtype == torch.float32
+    assert found.divergences == 0
+    assert len(found.transitions) == 3
+    assert bool((found.rhat() < 1.05).all())
+    assert bool((found.ess() > 100).all())
+    assert bool(((found.mean() - 1.0).abs() < 5 * found.mcse()).all())
+    assert torch.allclose(found.covariance(), torch.eye(3).double(), atol=0.3)
+    again = tp.sample(round_one, [0.0, 0.0, 0.0], tp.NUTS(), draws=300, warmup=200, chains=3, progress=False)
+    assert torch.equal(found.theta, again.theta)
+    other = tp.sample(round_one, torch.zeros(3), tp.NUTS(), draws=5, warmup=200, chains=3, seed=1, progress=False)
+    assert not torch.equal(found.theta[:, :5], other.theta)
+
+
+def test_a_function_that_cannot_be_batched_gives_the_same_draws():
+    def branching(theta):
+        if bool(theta.isnan().any()):  # a decision on data stops vmap
+            raise ValueError("never")
+        return round_one(theta)
+
+    options = {"draws": 50, "chains": 2, "warmup": 0, "progress": False}
+    kernel, start = tp.HMC(step_size=0.3, length=4), torch.zeros(2).double()
+    batched, looped = (tp.sample(f, start, kernel, **options) for f in (round_one, branching))
+    assert torch.allclose(batched.theta, looped.theta, atol=1e-12)
+
+
+def test_any_sampler_serves():
+    method = tp.BAOAB(lr=0.1, momentum=0.9)
+    found = tp.sample(round_one, torch.zeros(2).double(), method, draws=4000, warmup=100, chains=4, progress=False)
+    assert bool(((found.mean() - 1.0).abs() < 5 * found.mcse()).all())
+    assert found.transitions == ()
+
+
+def test_every_chain_has_a_start_of_its_own():
+    start = torch.tensor([[0.0], [100.0]]).double()
+    found = tp.sample(
+        lambda t: -1e-6 * t.square().sum(), start, tp.HMC(step_size=0.01, length=1), draws=2, chains=2, warmup=0,
+        progress=False,
+    )  # fmt: skip
+    assert abs(float(found.theta[0, 0])) < 1
+    assert abs(float(found.theta[1, 0]) - 100) < 1
+
+
+def test_resumes_bit_for_bit(tmp_path):
+    options = {"draws": 30, "chains": 2, "warmup": 150, "progress": False}
+    straight = tp.sample(round_one, torch.zeros(2).double(), tp.NUTS(), **options)
+    with contextlib.suppress(_Stopped), _stopped_after(tp.Ensemble, 130):
+        tp.sample(round_one, torch.zeros(2).double(), tp.NUTS(), checkpoint=tmp_path / "run", **options)
+    resumed = tp.sample(round_one, torch.zeros(2).double(), tp.NUTS(), checkpoint=tmp_path / "run", **options)
+    assert torch.equal(straight.theta, resumed.theta)
+
+
+def test_impossible_places_are_never_drawn():
+    def half(theta):
+        return torch.where(theta[0] > 0, -theta[0], -torch.inf)
+
+    with pytest.warns(tp.errors.TemperanceWarning, match="diverged"):
+        found = tp.sample(
+            half, torch.tensor([1.0]).double(), tp.HMC(step_size=0.5, length=5), draws=1000, warmup=50, progress=False
+        )
+    assert bool((found.theta > 0).all())
+    assert abs(float(found.mean()) - 1.0) < 5 * float(found.mcse())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log_density": 3}, "`log_density` must be a function"),
+        ({"log_density": lambda t: t}, r"must return a tensor of one number, of shape \(\); got shape \(2,\)"),
+        ({"log_density": lambda t: 0.0}, r"must return a tensor of one number.*got float"),
+        ({"log_density": lambda t: t.sum() * torch.nan}, "must be finite where the chains start; got nan for chain 1"),
+        ({"log_density": lambda t: t.sum() - torch.inf}, "got -inf for chain 1"),
+        ({"start": torch.tensor([0.0, torch.inf])}, "`start` must be finite"),
+        ({"start": torch.zeros(3, 2)}, r"a row for each of the 4 chains; got shape \(3, 2\)"),
+        ({"start": torch.zeros(0)}, "`start` must be a vector"),
+        ({"start": "here"}, "`start` must be a vector"),
+        ({"method": tp.MAP()}, "`method` must be a sampler"),
+        ({"chains": 0}, "`chains` must be a positive integer; got 0"),
+        ({"draws": 0}, "`draws` must be a positive integer"),
+        ({"warmup": 100}, "at least 150, the sum of the warm-up's windows"),
+        ({"warmup": -1}, "`warmup` must be a number of steps"),
+        ({"seed": -1}, "`seed` must be an integer"),
+    ],
+)
+def test_bad_input(options, message):
+    given = {"log_density": round_one, "start": torch.zeros(2), "method": tp.NUTS(), **options}
+    with pytest.raises(ArgumentError, match=message):
+        tp.sample(given.pop("log_density"), given.pop("start"), given.pop("method"), progress=False, **given)

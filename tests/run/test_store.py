@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import temperance as tp
+from temperance.core.errors import CorruptRunError, MismatchError, StoreError
+from temperance.linalg import DenseCovariance, DiagonalCovariance, LowRankCovariance
+from temperance.posteriors import Draws, Gaussian, Mixture, Point
+from temperance.run import store
+
+X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4
+
+
+def network() -> nn.Module:
+    return tp.nn.MLP(3, [8], 4)
+
+
+def target_of(net: nn.Module | None = None, **options) -> tp.Target:
+    return tp.Target(net or network(), tp.Categorical(), tp.GaussianPrior(1.0), **options)
+
+
+def fitted_run(method=None) -> tp.Fitted:
+    return tp.fit(target_of(), method or tp.Ensemble(tp.MAP(lr=0.01), 3), (X, Y), epochs=2, batch_size=16)
+
+
+def test_saved_and_loaded_predictions_are_the_same_bit_for_bit(tmp_path):
+    fitted = fitted_run()
+    fitted.save(tmp_path / "run")
+    loaded = tp.load(tmp_path / "run", network())
+    assert torch.equal(loaded.predict(X).probs, fitted.predict(X).probs)
+    assert loaded.method == fitted.method
+    assert loaded.info == fitted.info
+    assert loaded.target.prior == fitted.target.prior
+    assert loaded.target.likelihood == fitted.target.likelihood
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        tp.GaussianPrior(tp.FanIn(2.0)),
+        tp.GaussianPrior(torch.linspace(0.5, 2, 68)),
+        tp.PerLayer(
+            {"*.bias": tp.LaplacePrior(0.5), "*": tp.MixturePrior((tp.GaussianPrior(1.0), tp.StudentTPrior()))}
+        ),
+    ],
+    ids=["fan-in", "tensor", "composed"],
+)
+def test_targets_come_back_as_they_were(tmp_path, prior):
+    target = tp.Target(network(), tp.Categorical(), prior, temperature=0.3, likelihood_temperature=2.0)
+    tp.fit(target, tp.MAP(), (X, Y), epochs=1).save(tmp_path / "run")
+    loaded = tp.load(tmp_path / "run", network()).target
+    assert loaded.prior == prior
+    assert (loaded.temperature, loaded.likelihood_temperature) == (0.3, 2.0)
+    theta = loaded.initial_theta()
+    assert torch.equal(loaded.log_prior(theta), target.log_prior(theta))
+
+
+def test_every_posterior_can_be_saved(tmp_path):
+    target = target_of()
+    size = target.num_parameters
+    covariances = [
+        DiagonalCovariance(torch.rand(size) + 0.1),
+        LowRankCovariance(torch.rand(size) + 0.1, torch.randn(size, 3)),
+        DenseCovariance(torch.eye(size)),
+    ]
+    posteriors = [Point(torch.randn(size)), Draws(torch.randn(5, size))]
+    posteriors += [Gaussian(torch.randn(size), c) for c in covariances]
+    posteriors.append(Mixture(tuple(posteriors), tuple([0.2] * 5)))
+    for k, posterior in enumerate(posteriors):
+        fitted = tp.Fitted(target, posterior, tp.run.fitted.RunInfo())
+        fitted.save(tmp_path / str(k))
+        loaded = tp.load(tmp_path / str(k), network())
+        assert type(loaded.posterior) is type(posterior)
+        assert torch.equal(loaded.predict(X).probs, fitted.predict(X).probs)
+
+
+def test_subsets_and_frozen_weights_are_checked(tmp_path):
+    net = network()
+    fitted = tp.fit(target_of(net, subset=tp.last_layer), tp.MAP(lr=0.1), (X, Y), epochs=2)
+    fitted.save(tmp_path / "run")
+    assert torch.equal(tp.load(tmp_path / "run", net).predict(X).probs, fitted.predict(X).probs)
+    with pytest.raises(MismatchError, match="frozen parameters"):
+        tp.load(tmp_path / "run", network())
+    chosen = tp.fit(target_of(net, subset=lambda name, p: "bias" in name), tp.MAP(lr=0.1), (X, Y), epochs=2)
+    chosen.save(tmp_path / "own")
+    with pytest.raises(MismatchError, match="function of yours"):
+        tp.load(tmp_path / "own", net)
+    again = tp.load(tmp_path / "own", net, target=target_of(net, subset=lambda name, p: "bias" in name))
+    assert torch.equal(again.predict(X).probs, chosen.predict(X).probs)
+
+
+def test_another_network_is_refused_by_name(tmp_path):
+    fitted_run().save(tmp_path / "run")
+    with pytest.raises(MismatchError, match=r"network differs.*\(8, 3\).*\(9, 3\)"):
+        tp.load(tmp_path / "run", tp.nn.MLP(3, [9], 4))
+    with pytest.raises(MismatchError, match=r"dtype torch.float32 in the run, torch.float64 now"):
+        tp.load(tmp_path / "run", network().double())
+
+
+def test_damaged_files_are_found_out(tmp_path):
+    path = tmp_path / "run"
+    fitted_run().save(path)
+    file = next(path.glob("posterior-*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptRunError, match=r"damaged.*sha256"):
+        tp.load(path, network())
+    file.unlink()
+    with pytest.raises(CorruptRunError, match="is missing"):
+        tp.load(path, network())
+    (path / "manifest.json").write_text("{")
+    with pytest.raises(CorruptRunError, match="manifest"):
+        tp.load(path, network())
+    (path / "manifest.json").write_text('{"format": 99, "parts": {}}')
+    with pytest.raises(MismatchError, match="format 99"):
+        tp.load(path, network())
+    with pytest.raises(StoreError, match="no manifest"):
+        tp.load(tmp_path / "nothing", network())
+
+
+def test_a_manifest_cannot_name_foreign_code(tmp_path):
+    path = tmp_path / "run"
+    fitted_run().save(path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["parts"]["target"]["form"]["$dict"][4][1] = {"$name": "os:system"}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(MismatchError, match="os:system"):
+        tp.load(path, network())
+
+
+def test_nothing_is_pickled(tmp_path):
+    fitted_run().save(tmp_path / "run")
+    names = sorted(f.suffix for f in (tmp_path / "run").iterdir())
+    assert names == [".json", ".safetensors", ".safetensors"]
+    for file in (tmp_path / "run").glob("*.safetensors"):
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            pickle.loads(file.read_bytes())
+
+
+# ---------------------------------------------------------------------- disks that fail
+
+
+def test_unwritable_places(tmp_path):
+    fitted = fitted_run()
+    with pytest.raises(StoreError, match=r"could not be written to '/proc/temperance/run'"):
+        fitted.save("/proc/temperance/run")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match="is a file"):
+        fitted.save(tmp_path / "file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("mine")
+    with pytest.raises(StoreError, match="holds other files"):
+        fitted.save(tmp_path / "folder")
+    assert (tmp_path / "folder" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_full_disk_leaves_the_old_run_as_it_was(tmp_path, monkeypatch, fails_at):
+    path = tmp_path / "run"
+    old = fitted_run()
+    old.save(path)
+    before = sorted(f.name for f in path.iterdir())
+    new = fitted_run(tp.MAP(lr=0.5))
+    count = 0
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        nonlocal count
+        count += 1
+        if count == fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(StoreError, match=r"No space left on device.*Nothing was changed"):
+        new.save(path)
+    monkeypatch.setattr(store.os, "fsync", real)
+    assert sorted(f.name for f in path.iterdir()) == before
+    assert torch.equal(tp.load(path, network()).predict(X).probs, old.predict(X).probs)
+    fresh = tmp_path / "fresh"
+    count = 0
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(StoreError):
+        new.save(fresh)
+    assert not any(fresh.iterdir())
+
+
+def test_saving_again_replaces_the_run_and_leaves_no_litter(tmp_path):
+    path = tmp_path / "run"
+    fitted_run().save(path)
+    second = fitted_run(tp.MAP(lr=0.5))
+    second.save(path)
+    assert len(list(path.iterdir())) == 3
+    assert torch.equal(tp.load(path, network()).predict(X).probs, second.predict(X).probs)
+
+
+# ---------------------------------------------------------------------- resuming
+
+
+def test_a_finished_checkpoint_is_loaded_and_a_longer_run_goes_on(tmp_path):
+    options = {"batch_size": 16, "checkpoint": tmp_path / "run"}
+    first = tp.fit(target_of(network()), tp.MAP(lr=0.01), (X, Y), epochs=3, **options)
+    net = first.target.network
+    again = tp.fit(target_of(net), tp.MAP(lr=0.01), (X, Y), epochs=3, **options)
+    assert torch.equal(first.posterior.theta, again.posterior.theta)
+    longer = tp.fit(target_of(net), tp.MAP(lr=0.01), (X, Y), epochs=5, **options)
+    assert longer.info.steps == 15
+    assert longer.info.losses[:3] == first.info.losses
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"batch_size": 8}, "batch_size"),
+        ({"data": (X + 1e-3, Y)}, "the data"),
+        ({"method": tp.MAP(lr=0.02)}, "the method"),
+        ({"start": torch.zeros(68)}, "the start"),
+        ({"prior": tp.GaussianPrior(2.0)}, "the target"),
+        ({"network": tp.nn.MLP(3, [9], 4)}, "network differs"),
+        ({"steps": 2}, "more than the 2 wanted"),
+    ],
+    ids=lambda v: str(v)[:20] if isinstance(v, str) else next(iter(v)),
+)
+def test_another_run_does_not_resume_here(tmp_path, change, message):
+    net = network()
+
+    def run(**options):
+        net_, prior = options.pop("network", net), options.pop("prior", tp.GaussianPrior(1.0))
+        target = tp.Target(net_, tp.Categorical(), prior)
+        method, data = options.pop("method", tp.MAP(lr=0.01)), options.pop("data", (X, Y))
+        settings = {"steps": 6, "batch_size": 16, "checkpoint": tmp_path / "run", **options}
+        return tp.fit(target, method, data, **settings)
+
+    run()
+    with pytest.raises(MismatchError, match=message):
+        run(**change)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_found_out_before_training(tmp_path):
+    steps = []
+
+    class Counting(tp.MAP):
+        def step(self, target, state, batch):
+            steps.append(1)
+            return super().step(target, state, batch)
+
+    with pytest.raises(StoreError, match="could not be written"):
+        tp.fit(target_of(), Counting(), (X, Y), epochs=1, checkpoint="/proc/temperance/run")
+    assert not steps
+
+
+def test_a_saved_result_is_no_checkpoint(tmp_path):
+    fitted_run().save(tmp_path / "run")
+    with pytest.raises(MismatchError, match="written by `save`"):
+        tp.fit(target_of(), tp.MAP(), (X, Y), epochs=1, checkpoint=tmp_path / "run")
+
+
+_SCRIPT = """
+import sys, time, torch
+import temperance as tp
+torch.set_num_threads(1)
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+x, y = torch.randn(60, 3), torch.arange(60) % 4
+target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
+method = tp.Ensemble(tp.MAP(lr=0.01), 3)
+fitted = tp.fit(target, method, (x, y), steps=STEPS, batch_size=16, checkpoint=CHECKPOINT, every=1)
+torch.save(torch.stack([c.theta for c in fitted.posterior.components]), sys.argv[1])
+"""
+
+
+def _start(folder: Path, name: str, checkpoint: Path | None, steps: int) -> subprocess.Popen[bytes]:
+    text = _SCRIPT.replace("CHECKPOINT", repr(str(checkpoint)) if checkpoint else "None").replace("STEPS", str(steps))
+    script = folder / f"{name}.py"
+    script.write_text(text)
+    return subprocess.Popen([sys.executable, str(script), str(folder / f"{name}.pt")])
+
+
+def test_a_process_killed_at_any_instant_leaves_a_loadable_run_that_resumes_exactly(tmp_path):
+    steps = 150
+    reference = _start(tmp_path, "reference", None, steps)
+    assert reference.wait(120) == 0
+    run = tmp_path / "run"
+    net = nn.Sequential(nn.Linear(3, 16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 4))
+    kills = 0
+    for attempt in range(4):
+        process = _start(tmp_path, "killed", run, steps)
+        deadline = time.monotonic() + 60
+        while not (run / "manifest.json").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05 + 0.13 * attempt if attempt == 0 else 2.0 + 0.11 * attempt)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        loaded = tp.load(run, net)  # whatever happened, this is a run
+        assert loaded.info.status.code in ("unfinished", "ok")
+        assert torch.isfinite(loaded.predict(torch.randn(2, 3)).probs).all()
+        if loaded.info.steps == steps:
+            break
+    assert kills >= 1
+    final = _start(tmp_path, "killed", run, steps)
+    assert final.wait(120) == 0
+    one, two = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("reference", "killed"))
+    assert torch.equal(one, two)
