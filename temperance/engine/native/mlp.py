@@ -25,7 +25,7 @@ from temperance.data.sources import Inputs
 from temperance.engine.native.build import compiled
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
-from temperance.model.likelihoods.real import Normal
+from temperance.model.likelihoods.normal import Normal
 from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.theta import Layout
 from temperance.nn.mlp import MLP

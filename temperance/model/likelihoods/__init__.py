@@ -1,19 +1,24 @@
 """How data come from the outputs of a network."""
 
-from temperance.model.likelihoods.base import Learned, LearnedParameter, Likelihood
+from temperance.model.likelihoods.base import Learned, LearnedParameter, Likelihood, QuantityLikelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
+from temperance.model.likelihoods.normal import HeteroscedasticNormal, Normal
 from temperance.model.likelihoods.poisson import Poisson
-from temperance.model.likelihoods.real import HeteroscedasticNormal, Normal, RealLikelihood, StudentT
+from temperance.model.likelihoods.real import AdditiveGaussianNoise, GaussianNoise, RealLikelihood
+from temperance.model.likelihoods.student import StudentT
 
 __all__ = [
+    "AdditiveGaussianNoise",
     "Bernoulli",
     "Categorical",
+    "GaussianNoise",
     "HeteroscedasticNormal",
     "Learned",
     "LearnedParameter",
     "Likelihood",
     "Normal",
     "Poisson",
+    "QuantityLikelihood",
     "RealLikelihood",
     "StudentT",
 ]

@@ -10,16 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from temperance.core.encoding import Value
 from temperance.core.errors import DataError, NetworkError
+from temperance.core.outcomes import Outcome
 
 Learned = Mapping[str, Tensor]
-Task = Literal["classification", "regression", "counts"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,16 @@ class LearnedParameter:
 class Likelihood(Value, ABC):
     """p(y | outputs): log density per example, curvature in the outputs, and the predictive distribution."""
 
-    task: ClassVar[Task]
+    outcome: ClassVar[Outcome]
+    """What is predicted; rooms downstream know by it what to do with a prediction."""
 
     def learned_parameters(self) -> tuple[LearnedParameter, ...]:
         """What is learned besides the network; none by default."""
         return ()
+
+    def outputs_for(self, targets: int) -> int:
+        """How many outputs the network must have to predict so many classes, labels or numbers."""
+        return targets
 
     @abstractmethod
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -118,6 +123,25 @@ class Likelihood(Value, ABC):
                 f"the network's output must be a matrix, rows × outputs, for {self!r}; got shape "
                 f"{tuple(outputs.shape)}."
             )
+
+
+class QuantityLikelihood(Likelihood):
+    """Of numbers with an order, real or counted: what a mixture over draws of θ needs for its quantiles."""
+
+    in_torch: ClassVar[bool] = True
+    """Whether the distribution function is made of torch's operations alone, so that it can be exported."""
+
+    @abstractmethod
+    def cdf(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+        """P(Y_d ≤ y_d | outputs), ... × B × D."""
+
+    def exponential_moments(self) -> bool:
+        """Whether E exp(t y) is finite: not under heavy tails."""
+        return True
+
+    def log_exponential_moment(self, outputs: Tensor, learned: Learned, t: float) -> Tensor | None:
+        """log E exp(t y_d) in float64, ... × B × D, where it is known in closed form."""
+        return None
 
 
 def check_real_targets(y: Tensor, num_outputs: int, dtype: torch.dtype, name: str) -> Tensor:

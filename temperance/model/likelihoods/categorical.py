@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from temperance.core.errors import DataError, NetworkError
-from temperance.model.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal, diagonal_columns
+from temperance.core.outcomes import Classes, Labels, Outcome
+from temperance.model.likelihoods.base import Learned, Likelihood, check_real_targets, diagonal, diagonal_columns
 
 _FEW = 8  # classes up to which the softmax is faster with the classes apart in memory
 
@@ -36,7 +37,7 @@ class Categorical(Likelihood):
     tensor([-1.3863])
     """
 
-    task: ClassVar[Task] = "classification"
+    outcome: ClassVar[Outcome] = Classes()
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
@@ -132,7 +133,7 @@ class Bernoulli(Likelihood):
     tensor([-2.0794])
     """
 
-    task: ClassVar[Task] = "classification"
+    outcome: ClassVar[Outcome] = Labels()
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""

@@ -11,11 +11,18 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import DataError
-from temperance.model.likelihoods.base import Learned, Likelihood, Task, check_real_targets, diagonal, diagonal_columns
+from temperance.core.outcomes import Counts, Outcome
+from temperance.model.likelihoods.base import (
+    Learned,
+    QuantityLikelihood,
+    check_real_targets,
+    diagonal,
+    diagonal_columns,
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Poisson(Likelihood):
+class Poisson(QuantityLikelihood):
     """y ~ Poisson(exp f), independently per output; y holds whole numbers from 0 on.
 
     The Hessian in f, diag(exp f), does not depend on y.
@@ -24,7 +31,7 @@ class Poisson(Likelihood):
     tensor([-1.6931])
     """
 
-    task: ClassVar[Task] = "counts"
+    outcome: ClassVar[Outcome] = Counts()
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
@@ -69,6 +76,10 @@ class Poisson(Likelihood):
         whole = y.floor()
         value = torch.special.gammaincc(whole.clamp(min=0) + 1, outputs.exp())
         return torch.where(whole < 0, torch.zeros_like(value), value)
+
+    def log_exponential_moment(self, outputs: Tensor, learned: Learned, t: float) -> Tensor | None:
+        """rate · (eᵗ − 1)."""
+        return self.mean(outputs, learned).double() * math.expm1(t)
 
     def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
         """−Σ_k p log p, summed over the support that holds all but 1e-12 of the mass (Stirling's form for rates above

@@ -8,23 +8,27 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import scipy.special
-import scipy.stats
 import torch
 from torch import Tensor
 
 from temperance.core.checks import check_positive
-from temperance.core.errors import ArgumentError, DataError, NetworkError, TemperanceWarning
-from temperance.model.likelihoods.base import Learned, LearnedParameter, Likelihood, Task, check_real_targets, diagonal
+from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.outcomes import Outcome, Reals
+from temperance.model.likelihoods.base import (
+    Learned,
+    LearnedParameter,
+    QuantityLikelihood,
+    check_real_targets,
+)
 
 LOG_SCALE = "likelihood.log_scale"
 
 
-class RealLikelihood(Likelihood):
+class RealLikelihood(QuantityLikelihood):
     """y_d = location_d + scale_d · z_d, with independent z_d of a standard form. Subclasses say where location and
     scale come from and what z is; everything a mixture over draws of θ needs follows from these."""
 
-    task: ClassVar[Task] = "regression"
+    outcome: ClassVar[Outcome] = Reals()
 
     @abstractmethod
     def location(self, outputs: Tensor) -> Tensor:
@@ -91,6 +95,20 @@ class RealLikelihood(Likelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
         return check_real_targets(y, num_outputs, dtype, type(self).__name__)
+
+
+class GaussianNoise(RealLikelihood):
+    """z is standard normal: y ~ N(location, scale²)."""
+
+    def log_exponential_moment(self, outputs: Tensor, learned: Learned, t: float) -> Tensor | None:
+        """t · mean + t²/2 · variance."""
+        mean, variance = (f(outputs, learned).double() for f in (self.mean, self.variance))
+        return t * mean + 0.5 * t * t * variance
+
+
+class AdditiveGaussianNoise(GaussianNoise):
+    """y = f + ε with Gaussian ε whose scale does not depend on f: where f is Gaussian itself, so is y, and the
+    variances add."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,142 +183,3 @@ class HomoscedasticLikelihood(RealLikelihood):
                 f"got {self.num_outputs}."
             )
         return made
-
-
-@dataclass(frozen=True, eq=False)
-class Normal(HomoscedasticLikelihood):
-    """y ~ N(f(x), scale²), independently per output. ``Normal()`` learns the noise; ``Normal(scale=0.1)`` fixes it.
-
-    >>> Normal(scale=0.1).log_prob(torch.zeros(1, 1), torch.zeros(1, 1), {})
-    tensor([1.3836])
-    """
-
-    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
-        """The sum of squares directly, where the noise is given."""
-        if self.scale is None:
-            return super().negative_log_likelihood(outputs, y, learned)
-        constant = math.log(self.scale) + 0.5 * math.log(2 * math.pi)
-        squares = (y - outputs).square().sum((-1, -2))
-        return squares * (0.5 / self.scale**2) + constant * outputs.shape[-1] * outputs.shape[-2]
-
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
-        """I / scale²."""
-        return diagonal(self.noise_scale(outputs, learned).pow(-2).expand_as(outputs))
-
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
-        """The same."""
-        return self.fisher(outputs, learned)
-
-    def perturb(self, y: Tensor, learned: Learned, temperature: float, rng: torch.Generator) -> Tensor | None:
-        """y + √T · scale · ε, where the scale is given."""
-        if self.scale is None:
-            return None
-        noise = torch.randn(y.shape, generator=rng, dtype=y.dtype, device=rng.device).to(y.device)
-        return y + temperature**0.5 * self.noise_scale(y, learned) * noise
-
-
-@dataclass(frozen=True, eq=False)
-class StudentT(HomoscedasticLikelihood):
-    """y = f(x) + scale · t_df: regression that outliers do not pull. ``scale=None`` learns the scale.
-
-    >>> StudentT(df=3.0, scale=1.0).log_prob(torch.zeros(1, 1), torch.zeros(1, 1), {})
-    tensor([-1.0009])
-    """
-
-    df: float = 4.0
-
-    def __init__(self, df: float = 4.0, scale: float | None = None, num_outputs: int = 1) -> None:
-        object.__setattr__(self, "df", check_positive(df, "df"))
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "num_outputs", num_outputs)
-        self.__post_init__()
-
-    def standard_log_density(self, z: Tensor) -> Tensor:
-        """−(ν+1)/2 log(1 + z²/ν) + constant."""
-        nu = self.df
-        norm = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
-        return norm - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
-
-    def standard_cdf(self, z: Tensor) -> Tensor:
-        """Student's distribution function."""
-        values = scipy.special.stdtr(self.df, z.detach().double().cpu().numpy())
-        return torch.as_tensor(values, dtype=z.dtype, device=z.device)
-
-    def standard_quantile(self, level: Tensor) -> Tensor:
-        """Student's quantiles."""
-        values = scipy.special.stdtrit(self.df, level.detach().double().cpu().numpy())
-        return torch.as_tensor(values, dtype=level.dtype, device=level.device)
-
-    def standard_variance(self) -> float:
-        """ν / (ν − 2), infinite for ν ≤ 2."""
-        return self.df / (self.df - 2) if self.df > 2 else math.inf
-
-    def scale_information(self) -> float:
-        """2ν / (ν + 3)."""
-        return 2 * self.df / (self.df + 3)
-
-    def standard_entropy(self) -> float:
-        """In closed form."""
-        return float(scipy.stats.t(self.df).entropy())
-
-    def standard_sample(self, like: Tensor, rng: torch.Generator) -> Tensor:
-        """A normal over the root of a scaled χ²."""
-        alpha = torch.full(like.shape, self.df / 2, device=like.device, dtype=torch.float64)
-        chi2 = 2 * torch._standard_gamma(alpha, generator=rng)
-        return super().standard_sample(like, rng) / (chi2 / self.df).sqrt().to(like.dtype)
-
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
-        """(ν+1)(ν − z²) / (ν + z²)² / scale²: negative for outliers."""
-        scale = self.noise_scale(outputs, learned)
-        z2 = ((y - outputs) / scale).square()
-        return diagonal((self.df + 1) * (self.df - z2) / (self.df + z2).square() / scale.square())
-
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
-        """(ν+1) / (ν+3) / scale²."""
-        value = (self.df + 1) / (self.df + 3) * self.noise_scale(outputs, learned).pow(-2)
-        return diagonal(value.expand_as(outputs))
-
-
-@dataclass(frozen=True, eq=False)
-class HeteroscedasticNormal(RealLikelihood):
-    """y ~ N(m(x), s(x)²) with noise that depends on the input: the network gives 2D outputs, D means then D values of
-    log s.
-
-    >>> HeteroscedasticNormal().log_prob(torch.zeros(1, 2), torch.zeros(1, 1), {})
-    tensor([-0.9189])
-    """
-
-    def check_outputs(self, outputs: Tensor) -> None:
-        """See :class:`Likelihood`."""
-        super().check_outputs(outputs)
-        if outputs.shape[-1] % 2:
-            raise NetworkError(
-                "the network must have an even number of outputs for HeteroscedasticNormal, means then log scales; "
-                f"got {outputs.shape[-1]}."
-            )
-
-    def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See :class:`Likelihood`."""
-        return super().prepare(y, num_outputs // 2, dtype)
-
-    def location(self, outputs: Tensor) -> Tensor:
-        """The first half of the outputs."""
-        return outputs[..., : outputs.shape[-1] // 2]
-
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
-        """exp of the second half."""
-        return outputs[..., outputs.shape[-1] // 2 :].exp()
-
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
-        """diag(1/s², 2)."""
-        precision = self.noise_scale(outputs, learned).pow(-2)
-        return diagonal(torch.cat([precision, torch.full_like(precision, 2.0)], -1))
-
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
-        """Blocks 1/s², 2δ/s², 2δ²/s² with δ = y − m."""
-        precision = self.noise_scale(outputs, learned).pow(-2)
-        delta = y - self.location(outputs)
-        cross = diagonal(2 * delta * precision)
-        top = torch.cat([diagonal(precision), cross], -1)
-        bottom = torch.cat([cross, diagonal(2 * delta.square() * precision)], -1)
-        return torch.cat([top, bottom], -2)
