@@ -36,6 +36,7 @@ from temperance.run.sample import sample
 if _TYPE_CHECKING:
     from temperance import decide, testing
     from temperance.apps import integrations, recipes, sklearn, tables
+    from temperance.core import outcomes
     from temperance.judge import calibrate, diagnose, symmetry
     from temperance.predict import scores
     from temperance.run import optim
@@ -48,6 +49,7 @@ _ON_DEMAND = {
     "diagnose": "judge.diagnose",
     "integrations": "apps.integrations",
     "optim": "run.optim",
+    "outcomes": "core.outcomes",
     "plot": "show.plot",
     "recipes": "apps.recipes",
     "report": "show.report",
@@ -102,6 +104,7 @@ __all__ = [
     "load",
     "nn",
     "optim",
+    "outcomes",
     "plot",
     "posteriors",
     "recipes",

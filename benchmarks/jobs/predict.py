@@ -16,7 +16,7 @@ SCRIPT = "peer_scripts/predict_memory.py"
 ROWS, COLUMNS, DRAWS = 20_000, 20, 30
 
 
-def rows_job(task: recipes.Task, outputs: int) -> Callable[[], dict[str, Round]]:
+def rows_job(task: str, outputs: int) -> Callable[[], dict[str, Round]]:
     """A saved run of 30 draws, loaded: what one asks for a table, beside 30 bare forward passes of the same network."""
 
     def setup() -> dict[str, Round]:

@@ -129,7 +129,7 @@ def _data_list(options: argparse.Namespace) -> int:
     for heading in ("name", "task", "rows", "where", "licence"):
         table.add_column(heading, overflow="fold")
     for entry in tp.data.list_data_sets():
-        table.add_row(entry.name, entry.task, str(entry.rows), entry.where, entry.licence)
+        table.add_row(entry.name, str(entry.outcome), str(entry.rows), entry.where, entry.licence)
     Console().print(table)
     return 0
 

@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
 from temperance import inference
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Classes, Counts, Outcome, Reals
+from temperance.core.registry import ByOutcome
 from temperance.core.seeds import check_seed
 from temperance.inference import (
     MAP,
@@ -37,14 +39,11 @@ from temperance.inference import (
 from temperance.inference.variational import families as variational
 from temperance.inference.variational.ivon import IVON
 from temperance.model import priors
-from temperance.model.likelihoods import Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson
+from temperance.model.likelihoods import Categorical, Likelihood, Normal, Poisson
 from temperance.model.priors import FanIn, GaussianPrior, Prior
 from temperance.model.target import Target
 from temperance.model.theta import biases, last_layer
 from temperance.nn import MLP
-
-Task = Literal["classification", "regression", "counts"]
-"""What is predicted: one of several classes, a real number, or a count."""
 
 _SGD: Mapping[str, Any] = {"optimizer": torch.optim.SGD, "optimizer_args": {"momentum": 0.9}}
 
@@ -163,15 +162,31 @@ def _build(node: ast.expr, text: str) -> Any:
     )
 
 
-def table_likelihood(task: Task) -> Likelihood:
-    """Classes: ``Categorical``; real numbers (standardised): ``Normal`` with learned noise; counts: ``Poisson``."""
-    if task not in get_args(Task):
-        raise ArgumentError(f"`task` must be one of {', '.join(get_args(Task))}; got {task!r}.")
-    return {"classification": Categorical, "regression": Normal, "counts": Poisson}[task]()
+@dataclass(frozen=True)
+class TableModel:
+    """The usual model of a column of a table: a likelihood, and g of the prior N(0, g² / fan-in) for weights."""
+
+    likelihood: Callable[[], Likelihood]
+    gain: float
+
+
+TABLE_MODELS: ByOutcome[TableModel] = ByOutcome("models of tables", "temperance.recipes.TABLE_MODELS")
+TABLE_MODELS.register(Classes, TableModel(Categorical, 3.0))
+TABLE_MODELS.register(Reals, TableModel(Normal, 2**0.5))
+TABLE_MODELS.register(Counts, TableModel(Poisson, 2**0.5))
+
+
+def table_likelihood(task: str | Outcome) -> Likelihood:
+    """Classes: ``Categorical``; real numbers (standardised): ``Normal`` with learned noise; counts: ``Poisson``.
+
+    >>> table_likelihood("counts")
+    Poisson()
+    """
+    return TABLE_MODELS.of(Outcome.named(task, among=TABLE_MODELS.outcomes)).likelihood()
 
 
 def table_target(
-    task: Task,
+    task: str | Outcome,
     inputs: int,
     outputs: int,
     *,
@@ -191,12 +206,12 @@ def table_target(
     >>> table_target("classification", 4, 3).network[-1]
     Linear(in_features=50, out_features=3, bias=True)
     """
-    chosen = likelihood if likelihood is not None else table_likelihood(task)
+    usual = TABLE_MODELS.of(Outcome.named(task, among=TABLE_MODELS.outcomes))
+    chosen = likelihood if likelihood is not None else usual.likelihood()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_seed(seed))
-        network = MLP(inputs, list(hidden), outputs * (2 if isinstance(chosen, HeteroscedasticNormal) else 1))
-    usual = GaussianPrior(scale=FanIn(gain=3.0 if task == "classification" else 2**0.5))
-    return Target(network, chosen, prior or usual, temperature=temperature)
+        network = MLP(inputs, list(hidden), chosen.outputs_for(outputs))
+    return Target(network, chosen, prior or GaussianPrior(scale=FanIn(gain=usual.gain)), temperature=temperature)
 
 
 def training(rows: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """What is predicted: one of several classes, yes/no labels, real numbers, counts.
 
-A likelihood names its outcome by type (``Categorical.outcome`` is ``Classes()``). What differs between outcomes is asked
-of the outcome itself (a word, whether numbers are whole) or of a room's registry
-(:class:`~temperance.core.registry.ByOutcome`: its predictive, its scores, its chapter of the report). No room asks which
-task it is, so a new kind of outcome is one new file:
+A likelihood names its outcome by type (``Categorical.outcome`` is ``Classes()``). What differs between outcomes is
+asked of the outcome itself (a word, whether numbers are whole) or of a room's registry
+(:class:`~temperance.core.registry.ByOutcome`: its predictive, its scores, its chapter of the report). No room asks
+which task it is, so a new kind of outcome is one new file:
 
     class Durations(Quantities):
         name, prediction, predictions, least = "durations", "predicted duration", "predicted durations", 0.0
@@ -15,7 +15,8 @@ task it is, so a new kind of outcome is one new file:
     PREDICTIVES.register(Durations, DurationPredictive)
 
 Outcomes are looked up along their classes: what is registered for ``Quantities`` serves ``Durations`` unless it has an
-entry of its own. Here is also the one place where a string of a user or of a file becomes an outcome: ``Outcome.named``.
+entry of its own. Here is also the one place where a string of a user or of a file becomes an outcome:
+``Outcome.named``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from temperance.core.encoding import Value, type_name
 from temperance.core.errors import ArgumentError
@@ -49,6 +52,8 @@ class Outcome(Value):
     """Several of these, in a sentence."""
     part: ClassVar[str] = "output"
     """What one column of a prediction is called."""
+    has_units: ClassVar[bool] = False
+    """Whether shift + scale · y is as good a target as y, so that targets may be standardised and spreads widened."""
 
     _named: ClassVar[dict[str, type[Outcome]]] = {}
 
@@ -87,6 +92,10 @@ class Categories(Outcome):
     exclusive: ClassVar[bool]
     """Whether exactly one of them is true, or each on its own."""
 
+    def answers(self, probs: Tensor) -> Tensor:
+        """The most probable class of each row; of labels, each one's more probable answer."""
+        return probs.argmax(-1) if self.exclusive else (probs > 0.5).long()
+
 
 class Classes(Categories):
     """One of several classes.
@@ -119,8 +128,6 @@ class Quantities(Outcome):
     """Whether only whole numbers occur."""
     least: ClassVar[float] = -math.inf
     """The smallest number that may occur."""
-    has_units: ClassVar[bool] = False
-    """Whether shift + scale · y is as good a target as y, so that targets may be standardised and spreads widened."""
 
 
 class Reals(Quantities):

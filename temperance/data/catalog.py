@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 
 from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
+from temperance.core.outcomes import Classes, Outcome, Reals
 from temperance.core.seeds import check_seed
 from temperance.data import embedded, images, tables, text
 from temperance.data.data import Data, first_tensor
@@ -33,7 +34,7 @@ class DataSetEntry:
     """
 
     name: str
-    task: str
+    outcome: Outcome
     rows: int
     where: str
     licence: str
@@ -53,7 +54,7 @@ class _Recipe:
     """How a data set is loaded; ``place`` and ``check`` are for those that come from files."""
 
     name: str
-    task: str
+    outcome: Outcome
     rows: int
     licence: str
     load: Callable[..., tuple[Data, Data]]
@@ -71,7 +72,7 @@ class _Recipe:
         return [name for name in inspect.signature(self.load).parameters if name not in ("name", "split", "seed")]
 
 
-_CLASSES, _REGRESSION = "classification", "regression"
+_CLASSES, _REGRESSION = Classes(), Reals()
 _BUNDLED = "bundled with scikit-learn; from the UCI repository, CC BY 4.0"
 _MADE = "made from a seed"
 
@@ -226,7 +227,7 @@ def load_all(name: str, *, split: int = 0, seed: int = 0, **options: Any) -> Dat
 def list_data_sets() -> list[DataSetEntry]:
     """All data sets, and where each was found. Nothing is read."""
     return [
-        DataSetEntry(recipe.name, recipe.task, recipe.rows, recipe.where(), recipe.licence)
+        DataSetEntry(recipe.name, recipe.outcome, recipe.rows, recipe.where(), recipe.licence)
         for recipe in _RECIPES.values()
     ]
 

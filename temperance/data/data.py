@@ -21,16 +21,17 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import DatasetSource, Inputs, Source, TensorSource, first_tensor, map_tensors
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What is known of a data set beside its numbers: the task, class and feature names, the standardisation used."""
+    """What is known of a data set beside its numbers: the outcome, class and feature names, the standardisation."""
 
     name: str = "data"
-    task: str = ""
+    outcome: Outcome | None = None
     num_classes: int | None = None
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()

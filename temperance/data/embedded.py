@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Classes, Reals
 from temperance.core.seeds import derive_seed, generator
 from temperance.data.data import Data, DataInfo
 from temperance.data.tables import standardise
@@ -49,7 +50,7 @@ def load_digits(split: int, seed: int) -> tuple[Data, Data]:
     y = torch.from_numpy(bunch.target.astype(np.int64))
     info = DataInfo(
         name="digits",
-        task="classification",
+        outcome=Classes(),
         num_classes=10,
         classes=tuple(str(digit) for digit in range(10)),
         features=tuple(bunch.feature_names),
@@ -68,7 +69,7 @@ def _classes(
     (x_train, x_test), mean, scale = standardise(x[train.numpy()], x[test.numpy()])
     info = DataInfo(
         name=name,
-        task="classification",
+        outcome=Classes(),
         num_classes=len(classes),
         classes=tuple(str(label) for label in classes),
         features=tuple(str(feature) for feature in features),
@@ -106,7 +107,7 @@ def load_diabetes(split: int, seed: int) -> tuple[Data, Data]:
     (y_train, y_test), y_mean, y_scale = standardise(y[train], y[test])
     info = DataInfo(
         name="diabetes",
-        task="regression",
+        outcome=Reals(),
         features=tuple(bunch.feature_names),
         x_mean=x_mean,
         x_scale=x_scale,
@@ -127,7 +128,7 @@ def load_two_moons(split: int, seed: int, n: int = 1000, noise: float = 0.1) -> 
     train, test = split_rows(labels, n, generator(seed, "two-moons", split))
     info = DataInfo(
         name="two-moons",
-        task="classification",
+        outcome=Classes(),
         num_classes=2,
         classes=("upper", "lower"),
         features=("x1", "x2"),
@@ -166,7 +167,7 @@ def load_sine(split: int, seed: int, n: int = 200, noise: float = 0.1) -> tuple[
     x_test = 6.0 * torch.rand(held, 1, generator=rng) - 3.0
     info = DataInfo(
         name="sine",
-        task="regression",
+        outcome=Reals(),
         features=("x",),
         note=f"y = sin(2x) + {noise} ε; training inputs in [-3, -1] and [1, 3], test inputs in [-3, 3]",
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from temperance.core.errors import DataError
+from temperance.core.outcomes import Classes
 from temperance.data.data import Data, DataInfo
 from temperance.data.files import FileSet, KnownFile, check_digest, missing_error
 
@@ -124,7 +125,7 @@ def _image_data(name: str, images: Pixels, labels: Pixels, note: str = "") -> Da
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
     classes = _CLASSES[name]
     info = DataInfo(
-        name=name, task="classification", num_classes=len(classes), classes=classes, image_shape=shape, note=note
+        name=name, outcome=Classes(), num_classes=len(classes), classes=classes, image_shape=shape, note=note
     )
     x = torch.from_numpy(images.astype(np.float32)).div_(255.0)
     return Data(x, torch.from_numpy(labels.astype(np.int64)), info=info)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Reals
 from temperance.data.data import Data, DataInfo
 from temperance.data.files import FileSet, KnownFile
 
@@ -181,7 +182,7 @@ def load_table(name: str, split: int, seed: int) -> tuple[Data, Data]:
     (y_train, y_test), y_mean, y_scale = standardise(y[train], y[test])
     info = DataInfo(
         name=name,
-        task="regression",
+        outcome=Reals(),
         features=table.features,
         x_mean=x_mean,
         x_scale=x_scale,

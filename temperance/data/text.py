@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.outcomes import Classes
 from temperance.data.data import Data, DataInfo
 from temperance.data.files import FileSet, KnownFile, missing_error
 
@@ -136,7 +137,7 @@ def load_imdb(split: int, seed: int, vocabulary: int = 20000, length: int = 100)
     random = np.random.RandomState(113)  # the order of Keras is made by this generator
     info = DataInfo(
         name="imdb",
-        task="classification",
+        outcome=Classes(),
         num_classes=2,
         classes=("negative", "positive"),
         note=f"Keras tokens below {vocabulary}, the last {length} of each review",

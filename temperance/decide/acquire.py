@@ -54,7 +54,7 @@ def variation_ratio(predictive: Predictive) -> Tensor:
     if not isinstance(made, ClassPredictive):
         raise ArgumentError(f"`predictive` must be of classes for `variation_ratio`; got {type(made).__name__}.")
     p = made.probs
-    return (torch.minimum(p, 1 - p).amax(-1)) if made._is_binary() else 1 - p.amax(-1)
+    return 1 - p.amax(-1) if made.exclusive else torch.minimum(p, 1 - p).amax(-1)
 
 
 def random(predictive: Predictive, seed: int = 0) -> Tensor:

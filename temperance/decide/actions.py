@@ -19,9 +19,7 @@ from temperance.core.checks import check_count, check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive, class_probabilities
-from temperance.model.likelihoods import HeteroscedasticNormal, Normal, Poisson, StudentT
 from temperance.predict import ClassPredictive, Predictive, ValuePredictive
-from temperance.predict.affine import AffinePredictive
 
 _GRID, _REFINEMENTS = 65, 3
 
@@ -136,23 +134,17 @@ class LinexLoss(Loss):
 
     def best(self, predictive: ValuePredictive, draws: Tensor) -> Tensor:
         """−log E[exp(−s y)] / s."""
-        s, likelihood = self.shape, getattr(predictive, "likelihood", None)
-        if isinstance(getattr(likelihood, "family", likelihood), StudentT):
+        s, numbers = self.shape, predictive.numbers
+        if not numbers.exponential_moments():
             raise ArgumentError("LinexLoss needs E exp(−s y), which is infinite under Student's noise.")
-        if isinstance(predictive, AffinePredictive) or not isinstance(
-            likelihood, Normal | HeteroscedasticNormal | Poisson
-        ):
-            return -((-s * draws.double()).logsumexp(0) - math.log(len(draws))).to(draws.dtype) / s
         log_weights = predictive.weights.double().log().view(-1, 1, 1)
-
-        def log_moment(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            mean = likelihood.mean(outputs, learned).double()
-            if isinstance(likelihood, Poisson):
-                return (mean * math.expm1(-s) + log_weights).logsumexp(0)
-            variance = likelihood.variance(outputs, learned).double()
-            return (-s * mean + 0.5 * s * s * variance + log_weights).logsumexp(0)
-
-        return (-predictive._over_rows(log_moment) / s).to(draws.dtype)
+        parts = []
+        for _, outputs, learned in predictive.source.blocks():
+            each = numbers.log_exponential_moment(outputs, learned, -s)
+            if each is None:
+                return -((-s * draws.double()).logsumexp(0) - math.log(len(draws))).to(draws.dtype) / s
+            parts.append((each + log_weights).logsumexp(0))
+        return (-torch.cat(parts) / s).to(draws.dtype)
 
     def expected(self, predictive: ValuePredictive, draws: Tensor, action: Tensor) -> Tensor:
         """s (E y − a), at the best action."""

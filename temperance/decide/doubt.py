@@ -17,11 +17,11 @@ Score = str | Callable[[Predictive], Tensor]
 def _largest(predictive: ClassPredictive) -> Tensor:
     """The probability of the answer given (of several yes/no labels: of the least certain one)."""
     p = predictive.probs
-    return torch.maximum(p, 1 - p).amin(-1) if predictive._is_binary() else p.amax(-1)
+    return p.amax(-1) if predictive.exclusive else torch.maximum(p, 1 - p).amin(-1)
 
 
 def _margin(predictive: ClassPredictive) -> Tensor:
-    if predictive._is_binary():
+    if not predictive.exclusive:
         return 1 - (2 * predictive.probs - 1).abs().amin(-1)
     best = predictive.probs.topk(2, dim=-1).values
     return 1 - (best[:, 0] - best[:, 1])

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.model.likelihoods import Bernoulli, Categorical
 from temperance.predict import ClassPredictive, OutputSource, Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import GivenSource, MovedPredictive
 from temperance.predict.gaussian_sources import FunctionSource
-from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin, LinearisedNormalPredictive
+from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
 
 _EXACT = 2048  # rows times outputs up to which a linearised network's own covariance is factorised
 
@@ -36,7 +35,7 @@ def check_classes(predictive: object) -> ClassPredictive:
     made = check_predictive(predictive)
     if not isinstance(made, ClassPredictive):
         raise ArgumentError(f"`predictive` must be of classes; got {type(made).__name__}.")
-    if isinstance(made.likelihood, Bernoulli) and made.source.num_outputs > 1:
+    if not made.exclusive and made.source.num_outputs > 1:
         raise ArgumentError(
             f"`predictive` must be of classes or of one yes/no label; got {made.source.num_outputs} labels. Decide on "
             "each label by itself."
@@ -51,7 +50,8 @@ def class_probabilities(predictive: object) -> Tensor:
     Traceback (most recent call last):
     temperance.core.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got int.
     """
-    return _as_classes(check_classes(predictive), check_classes(predictive).probs)
+    made = check_classes(predictive)
+    return _as_classes(made, made.probs)
 
 
 def as_functions(predictive: Predictive) -> Predictive:
@@ -72,14 +72,15 @@ def member_probabilities(predictive: object) -> tuple[Tensor, Tensor]:
 
     Member s is one function: its probabilities at different rows belong together.
     """
-    made = as_functions(check_classes(predictive))
+    known = check_classes(predictive)
+    made = as_functions(known)
     parts = [made.likelihood.mean(outputs, learned).double() for _, outputs, learned in made.source.blocks()]
     weights = made.weights.double()
-    return _as_classes(made, torch.cat(parts, dim=1)), weights / weights.sum()
+    return _as_classes(known, torch.cat(parts, dim=1)), weights / weights.sum()
 
 
-def _as_classes(predictive: Predictive, probs: Tensor) -> Tensor:
-    if isinstance(predictive.likelihood, Categorical):
+def _as_classes(predictive: ClassPredictive, probs: Tensor) -> Tensor:
+    if predictive.exclusive:
         return probs
     return torch.cat([1 - probs, probs], dim=-1)
 
@@ -118,7 +119,7 @@ def joint_moments(predictive: object, *, by_draws: bool = False) -> JointMoments
         scale = made.scale.to(inner.noise)
         return JointMoments(inner.factor * scale.unsqueeze(-1), inner.noise * scale.square())
     rows, outputs = len(made), made.source.num_outputs
-    exact = isinstance(made, LinearisedNormalPredictive) and len(made.source.laws) == 1
+    exact = isinstance(made, LinearisedMixin) and made.gaussian and len(made.source.laws) == 1
     if exact and not by_draws and rows * outputs <= _EXACT:
         values, vectors = torch.linalg.eigh(made.output_covariance().double())  # type: ignore[attr-defined]
         root = vectors * values.clamp(min=0.0).sqrt()

@@ -14,18 +14,16 @@ from temperance.data.data import Data, _as_inputs
 from temperance.data.sources import named_tensors
 from temperance.model.target import Target
 from temperance.posteriors.base import Posterior
+from temperance.predict import linearised_reals as _linearised_reals  # noqa: F401  it puts itself into LINEARISED
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import from_outputs
+from temperance.predict.classes import ClassPredictive
+from temperance.predict.counts import CountPredictive
 from temperance.predict.linearised import LINKS, predict_linearised
-from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict.predictive import PREDICTIVES, SCORES, Predictive, evaluate
+from temperance.predict.quantities import ValuePredictive
+from temperance.predict.reals import RealPredictive
 from temperance.predict.source import OutputSource
-from temperance.predict.values import CountPredictive, RealPredictive
-
-_KINDS: dict[str, type[Predictive]] = {
-    "classification": ClassPredictive,
-    "regression": RealPredictive,
-    "counts": CountPredictive,
-}
 
 
 def predict(
@@ -62,7 +60,7 @@ def predict(
         raise ArgumentError(
             f"`posterior` must be over the target's {target.layout.size} parameters; got {posterior.size}."
         )
-    kind = _KINDS[target.likelihood.task]
+    kind = PREDICTIVES.of(target.likelihood.outcome)
     by = posterior.predicts if by is None else by
     if by not in ("network", *LINKS):
         raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {by!r}.")
@@ -77,6 +75,8 @@ def predict(
 
 
 __all__ = [
+    "PREDICTIVES",
+    "SCORES",
     "AffinePredictive",
     "ClassPredictive",
     "CountPredictive",
@@ -84,6 +84,7 @@ __all__ = [
     "Predictive",
     "RealPredictive",
     "ValuePredictive",
+    "evaluate",
     "from_outputs",
     "predict",
 ]

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import Learned
-from temperance.model.likelihoods.real import RealLikelihood
-from temperance.predict.predictive import ValuePredictive
+from temperance.predict.quantities import ValuePredictive
 from temperance.predict.source import Block, Source
 
 
@@ -62,6 +62,10 @@ class Rescaled(RealLikelihood):
     def standard_entropy(self) -> float:
         """That of the family."""
         return self.family.standard_entropy()
+
+    def exponential_moments(self) -> bool:
+        """As the family."""
+        return self.family.exponential_moments()
 
     def standard_sample(self, like: Tensor, rng: torch.Generator) -> Tensor:
         """That of the family."""

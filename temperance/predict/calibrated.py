@@ -18,10 +18,11 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import Likelihood
 from temperance.model.target import Target
-from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedClassPredictive, LinearisedMixin
-from temperance.predict.predictive import ClassPredictive, Predictive
+from temperance.predict.classes import ClassPredictive
+from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
+from temperance.predict.linearised_classes import LinearisedClassPredictive
+from temperance.predict.predictive import PREDICTIVES, Predictive
 from temperance.predict.source import Block, Source
-from temperance.predict.values import CountPredictive, RealPredictive
 
 
 class GivenSource:
@@ -68,13 +69,8 @@ def from_outputs(
     share = share.to(device=made.device, dtype=torch.float64)
     if share.shape != (len(made),) or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
         raise ArgumentError(f"`weights` must be {len(made)} numbers from 0 on, not all zero; got {weights!r}.")
-    kinds: dict[str, type[Predictive]] = {
-        "classification": ClassPredictive,
-        "regression": RealPredictive,
-        "counts": CountPredictive,
-    }
     source = GivenSource(made, (share / share.sum()).to(made.dtype), learned or {})
-    return kinds[likelihood.task](source, likelihood)
+    return PREDICTIVES.of(likelihood.outcome)(source, likelihood)
 
 
 class LogitSource:
@@ -103,9 +99,6 @@ class _MappedLinearised(LinearisedClassPredictive):
         super().__init__(cast(Any, source), base.likelihood)
         self.base, self.link, self._scale, self._shift = base, base.link, scale, shift
         self.functions = lambda count: cast(Any, LogitSource(base.functions(count), scale, shift))
-
-    def _over(self, source: Source) -> Predictive:
-        return ClassPredictive(source, self.likelihood)
 
     def _marginals(self) -> Iterator[tuple[slice, list[Tensor], list[Tensor]]]:
         square = self._scale.unsqueeze(-1) * self._scale.unsqueeze(-2)
@@ -186,7 +179,7 @@ class MovedPredictive(ClassPredictive):
     """
 
     def __init__(self, base: ClassPredictive, probs: Tensor) -> None:
-        binary = base._is_binary()
+        binary = not base.exclusive
         super().__init__(TransportSource(base.source, base.likelihood, probs, binary), base.likelihood)
         self.base = base
         self.__dict__["probs"] = probs.to(base.weights.dtype)
@@ -198,7 +191,7 @@ class MovedPredictive(ClassPredictive):
     def log_prob(self, y: Any) -> Tensor:
         """log q(y) per row; of several yes/no labels, the sum over labels."""
         target, p = self._targets(y), self.probs
-        if self._is_binary():
+        if not self.exclusive:
             return (torch.special.xlogy(target, p) + torch.special.xlog1py(1 - target, -p)).sum(-1)
         return p.gather(-1, target.unsqueeze(-1)).squeeze(-1).log()
 
@@ -215,7 +208,7 @@ class MovedPredictive(ClassPredictive):
         source = self.source
         if isinstance(self.base, LinearisedMixin):
             functions = self.base.functions(max(FUNCTION_DRAWS, draws))
-            source = TransportSource(functions, self.likelihood, self.probs, self._is_binary())
+            source = TransportSource(functions, self.likelihood, self.probs, not self.exclusive)
         return ClassPredictive(source, self.likelihood)
 
     def sample(self, n: int = 1, seed: int = 0) -> Tensor:

@@ -1,30 +1,28 @@
 """Predictives of the linearised network: Gaussian in the outputs, then through the likelihood.
 
-* Regression with Gaussian noise is closed: y ~ N(f, V + σ²), averaged over a learned σ and the members of a mixture.
-* Otherwise each row's Gaussian is represented by quasi-random points whose mean and covariance are exactly its own, so
-  that every statistic of :class:`~temperance.predict.Predictive` is had with little sampling noise.
-* ``"probit"`` and ``"bridge"`` are closed forms for class probabilities.
+* Each row's Gaussian is represented by quasi-random points whose mean and covariance are exactly its own, so that every
+  statistic of :class:`~temperance.predict.Predictive` is had with little sampling noise. That serves any outcome.
+* An outcome with closed forms has them in a file of its own: class probabilities in
+  :mod:`~temperance.predict.linearised_classes`, Gaussian noise in :mod:`~temperance.predict.linearised_reals`. Each
+  puts its predictive into ``LINEARISED``.
 * Draws of all rows together (``sample``, ``joint_log_prob`` of classes) are draws of functions, f(x) + J(x) δ, one δ
   for all x.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import Inputs
-from temperance.model.likelihoods import Bernoulli, Likelihood, Normal
-from temperance.model.likelihoods.base import Learned
+from temperance.model.likelihoods import Likelihood
 from temperance.model.target import Target
 from temperance.posteriors import Posterior
 from temperance.predict.gaussian_sources import (
@@ -33,27 +31,40 @@ from temperance.predict.gaussian_sources import (
     Linearised,
     LinearisedSource,
     MarginalSource,
-    standard_points,
 )
-from temperance.predict.links import bridge_probabilities, probit_logits, probit_probabilities
-from temperance.predict.predictive import ClassPredictive, Predictive
-from temperance.predict.source import Block
-from temperance.predict.values import RealPredictive
+from temperance.predict.predictive import Predictive
 
-LINKS = ("linearised", "probit", "bridge", "functions")
+CLOSED_FORMS = ("probit", "bridge")
+LINKS = ("linearised", *CLOSED_FORMS, "functions")
 FUNCTION_DRAWS = 64
-_CLASS_POINTS = 128
 _VALUE_POINTS = 48  # the entropy of a mixture of so many densities, by quadrature, is what costs
 _MANY_OUTPUTS = 64  # beyond this no C × C covariance of a row is built: draws of functions stand for it
 _JOINT = 4096  # rows times outputs of a joint covariance
-_ENTROPY_POINTS = 256
 
 
 class LinearisedMixin(Predictive):
     """What linearised predictives share: the law's own moments, and draws of functions for what concerns all rows."""
 
+    plain: ClassVar[type[Predictive]]
+    """The predictive of the same outcome over draws."""
+    points: ClassVar[int] = _VALUE_POINTS
+    """How many points stand for a row's Gaussian."""
+    gaussian: ClassVar[bool] = False
+    """Whether y itself is Gaussian: its covariance is ``output_covariance()`` and that of the noise."""
+
     source: LinearisedSource
     functions: Callable[[int], FunctionSource]
+
+    @classmethod
+    def check_form(cls, by: str, likelihood: Likelihood) -> None:
+        """Raise unless ``by`` is a way to predict this outcome."""
+        if by in CLOSED_FORMS:
+            raise ArgumentError(f"`by` {by!r} is for class probabilities; the likelihood is {likelihood!r}.")
+
+    @classmethod
+    def of_points(cls, source: MarginalSource, likelihood: Likelihood, by: str) -> LinearisedMixin:
+        """The predictive of points of each row's Gaussian; a subclass uses closed forms where it has them."""
+        return cls(source, likelihood)
 
     @cached_property
     def _functions(self) -> FunctionSource:
@@ -61,8 +72,7 @@ class LinearisedMixin(Predictive):
 
     def _over(self, source: FunctionSource) -> Predictive:
         """The same predictive over draws of functions."""
-        kind = next(k for k in type(self).__mro__ if k.__module__ != __name__)
-        return kind(source, self._plain_likelihood())
+        return self.plain(source, self._plain_likelihood())
 
     def _plain_likelihood(self) -> Likelihood:
         return self.likelihood
@@ -143,160 +153,16 @@ class LinearisedMixin(Predictive):
         return total
 
 
-class LinearisedClassPredictive(LinearisedMixin, ClassPredictive):
-    """Classes and yes/no labels. ``link`` says how probabilities come of the Gaussian over the outputs; with a closed
-    form, ``probs``, ``mean``, ``entropy`` and ``log_prob`` are its own, the rest (``aleatoric``, ``std``, ``interval``)
-    that of the points."""
-
-    link: str = "points"
-
-    @cached_property
-    def probs(self) -> Tensor:
-        """Averaged probabilities, rows × classes."""
-        if self.link == "points":
-            return super().mean().clamp(0.0, 1.0)
-        parts = []
-        for _, means, covariances in self._marginals():
-            found = []
-            for mean, covariance in zip(means, covariances, strict=True):
-                if self.link == "probit":
-                    variance = covariance.diagonal(dim1=-2, dim2=-1)
-                    found.append(probit_probabilities(mean, variance, self._is_binary()))
-                else:
-                    found.append(bridge_probabilities(mean, covariance))
-            parts.append(self._mixed(found))
-        return torch.cat(parts)
-
-    def mean(self) -> Tensor:
-        """The averaged probabilities."""
-        return self.probs
-
-    def log_prob(self, y: Any) -> Tensor:
-        """log p(y | x, D) per row, by the link."""
-        if self.link == "points":
-            return super().log_prob(y)
-        target = self._targets(y)
-        parts = []
-        for rows, means, covariances in self._marginals():
-            found = []
-            for mean, covariance, share in zip(means, covariances, self.source.shares, strict=True):
-                found.append(self._link_log_prob(mean, covariance, target[rows]) + math.log(share))
-            parts.append(torch.stack(found).logsumexp(0))
-        return torch.cat(parts)
-
-    def _link_log_prob(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-        if self.link == "bridge":
-            log_probs = bridge_probabilities(mean, covariance).clamp(min=torch.finfo(mean.dtype).tiny).log()
-        else:
-            logits = probit_logits(mean, covariance.diagonal(dim1=-2, dim2=-1))
-            if self._is_binary():
-                return (y * F.logsigmoid(logits) + (1 - y) * F.logsigmoid(-logits)).sum(-1)
-            log_probs = logits.log_softmax(-1)
-        return log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-    def mutual_information(self) -> Tensor:
-        """Entropy − aleatoric; a closed form of the probabilities may put it below zero, which counts as zero."""
-        found = super().mutual_information()
-        return found if self.link == "points" else found.clamp(min=0.0)
+LINEARISED: dict[type[Predictive], type[LinearisedMixin]] = {}
+"""The linearised form of a predictive; where there is none it is made of the predictive and what all share."""
 
 
-class _SpreadNormal(Normal):
-    """Gaussian noise and a Gaussian location together: the variance of both."""
-
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
-        """√(σ² + v)."""
-        return (super().noise_scale(outputs, learned).square() + learned["epistemic"]).sqrt()
-
-
-class LinearisedNormalPredictive(LinearisedMixin, RealPredictive):
-    """Regression with Gaussian noise: y ~ N(f, V + σ²), in closed form (averaged over a learned σ)."""
-
-    source: GaussianSource
-
-    def __init__(self, source: MarginalSource, likelihood: Normal) -> None:
-        spread = _SpreadNormal(scale=likelihood.scale, num_outputs=likelihood.num_outputs)
-        super().__init__(GaussianSource(source), spread)
-        self.noise = likelihood
-
-    def _plain_likelihood(self) -> Likelihood:
-        return self.noise
-
-    def aleatoric_variance(self) -> Tensor:
-        """E σ²."""
-        return self._over_rows(lambda out, learned: self._average(self.noise.variance, out, learned))
-
-    def epistemic_variance(self) -> Tensor:
-        """V, and for a mixture the variance of the means."""
-
-        def spread(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            within = self._average(lambda _, k: k["epistemic"], outputs, learned)
-            centre = self._average(self.noise.mean, outputs, learned)
-            return within + self._average(lambda o, k: (o - centre).square(), outputs, learned)
-
-        return self._over_rows(spread)
-
-    def aleatoric(self) -> Tensor:
-        """E_σ of the noise's entropy."""
-        return self._over_rows(lambda out, learned: self._average(self.noise.entropy, out, learned))
-
-    def entropy(self) -> Tensor:
-        """Of the whole predictive. Of several outputs it is that of their joint distribution, with the average noise
-        variance: in closed form for one Gaussian, by quasi-random points for a mixture."""
-        if self.source.num_outputs > 1:
-            return self._over_rows(self._joint_entropy)
-        member = self._over_rows(lambda out, learned: self._average(self.likelihood.entropy, out, learned))
-        return member + RealPredictive.mutual_information(self)
-
-    def _joint_entropy(self, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-        each, shares = self.source.each, torch.tensor(self.source.shares, dtype=torch.float64)
-        noise = self._average(self.noise.variance, outputs, learned).double()
-        means = outputs[::each].double()  # one for each component
-        lower = torch.linalg.cholesky(learned["covariance"][::each].double() + torch.diag_embed(noise))
-        log_det = 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # K × b
-        width = outputs.shape[-1]
-        if len(means) == 1:
-            return (0.5 * (log_det[0] + width * math.log(2 * math.pi * math.e))).to(outputs.dtype)
-        points = standard_points(_ENTROPY_POINTS, width, means)
-        total = torch.zeros(means.shape[1], dtype=torch.float64, device=means.device)
-        for k, share in enumerate(self.source.shares):
-            y = means[k] + torch.einsum("bij,pj->pbi", lower[k], points)
-            white = torch.linalg.solve_triangular(
-                lower.unsqueeze(0), (y.unsqueeze(1) - means).unsqueeze(-1), upper=False
-            ).squeeze(-1)
-            log_p = -0.5 * (white.square().sum(-1) + log_det + width * math.log(2 * math.pi))  # points × K × b
-            mixed = (log_p + shares.log().to(log_p.device).view(1, -1, 1)).logsumexp(1)
-            total -= share * mixed.mean(0)
-        return total.to(outputs.dtype)
-
-    def mutual_information(self) -> Tensor:
-        """Entropy − aleatoric."""
-        return self.entropy() - self.aleatoric()
-
-    def _member_log_prob(self, y: Tensor, block: Block) -> Tensor:
-        rows, outputs, learned = block
-        if "covariance" not in learned:
-            return super()._member_log_prob(y, block)
-        lower = torch.linalg.cholesky(learned["covariance"] + torch.diag_embed(self.noise.variance(outputs, learned)))
-        delta = (y[rows] - outputs).unsqueeze(-1)
-        white = torch.linalg.solve_triangular(lower, delta, upper=False).squeeze(-1)
-        log_det = 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return -0.5 * (white.square().sum(-1) + log_det + outputs.shape[-1] * math.log(2 * math.pi))
-
-    def joint_log_prob(self, y: Any) -> Tensor:
-        """log p of all rows together, log Σ over components and noise levels of N(y; f, K + σ² I), in closed form."""
-        target = self._targets(y)
-        _, outputs, learned = next(iter(self.source.blocks()))
-        noises = self.noise.variance(outputs, learned)[:, 0].double()  # one row stands for all: members × C
-        rows, each = self.source.rows, self.source.each
-        found = []
-        for k, (means, joint) in enumerate(self._joint_moments()):
-            delta = (target - means).flatten().double()
-            for member in range(k * each, (k + 1) * each):
-                lower = torch.linalg.cholesky(joint + torch.diag(noises[member].repeat(rows)))
-                white = torch.linalg.solve_triangular(lower, delta.unsqueeze(1), upper=False)
-                value = -0.5 * white.square().sum() - lower.diagonal().log().sum()
-                found.append(value - 0.5 * len(delta) * math.log(2 * math.pi))
-        return (torch.stack(found) + self._log_weights.double()).logsumexp(0)
+def linearised_kind(kind: type[Predictive]) -> type[LinearisedMixin]:
+    """The linearised form of ``kind``."""
+    if kind not in LINEARISED:
+        own = {"plain": kind, "__module__": __name__}
+        LINEARISED[kind] = type(f"Linearised{kind.__name__}", (LinearisedMixin, kind), own)
+    return LINEARISED[kind]
 
 
 def predict_linearised(
@@ -311,41 +177,19 @@ def predict_linearised(
 ) -> Predictive:
     """The predictive of the linearised network; see the module."""
     linear = Linearised(target, posterior, x, batch_size)
-    parts = len(linear.parts)
+    parts, form, likelihood = len(linear.parts), linearised_kind(kind), target.likelihood
 
     def functions(count: int) -> FunctionSource:
         wanted = max(count, draws or 0)
         return FunctionSource(linear, max(1, -(-wanted // parts)), seed)
 
-    likelihood = target.likelihood
-    classes = issubclass(kind, ClassPredictive)
-    if by in ("probit", "bridge") and not classes:
-        raise ArgumentError(f"`by` {by!r} is for class probabilities; the likelihood is {likelihood!r}.")
-    if by == "bridge" and isinstance(likelihood, Bernoulli):
-        raise ArgumentError("`by` 'bridge' is for Categorical; for yes/no labels use 'probit'.")
-    made: LinearisedMixin
+    form.check_form(by, likelihood)
     if by == "functions" or (linear.num_outputs > _MANY_OUTPUTS and by == "linearised"):
-        made = _kind(kind)(functions(draws or FUNCTION_DRAWS), likelihood)
-        made.functions = functions
-        return made
-    # Points for every component: two and a half for each dimension at least, so that their moments are exact.
-    least = max(_CLASS_POINTS if classes else _VALUE_POINTS, 5 * (linear.num_outputs + 1) // 2)
-    source = MarginalSource(linear, least if draws is None else max(1, -(-draws // parts)), seed)
-    if type(likelihood) is Normal:
-        made = LinearisedNormalPredictive(source, likelihood)
+        made = form(functions(draws or FUNCTION_DRAWS), likelihood)
     else:
-        made = _kind(kind)(source, likelihood)
-        if isinstance(made, LinearisedClassPredictive) and by != "linearised":
-            made.link = by
+        # Points for every component: two and a half for each dimension at least, so that their moments are exact.
+        least = max(form.points, 5 * (linear.num_outputs + 1) // 2)
+        source = MarginalSource(linear, least if draws is None else max(1, -(-draws // parts)), seed)
+        made = form.of_points(source, likelihood, by)
     made.functions = functions
     return made
-
-
-_made: dict[type[Predictive], type[LinearisedMixin]] = {ClassPredictive: LinearisedClassPredictive}
-
-
-def _kind(kind: type[Predictive]) -> type[LinearisedMixin]:
-    """``kind`` with what linearised predictives share."""
-    if kind not in _made:
-        _made[kind] = type(f"Linearised{kind.__name__}", (LinearisedMixin, kind), {"__module__": __name__})
-    return _made[kind]

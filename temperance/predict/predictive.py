@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Outcome
+from temperance.core.registry import ByOutcome
 from temperance.core.seeds import check_seed, generator
-from temperance.model.likelihoods import Bernoulli, Likelihood, Poisson, RealLikelihood
+from temperance.model.likelihoods import Likelihood
 from temperance.predict.source import Block, Source
 
 _SLICE = 2**18  # numbers worked on at once
@@ -41,6 +42,11 @@ class Predictive(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} rows, {self.num_draws} draws)"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is predicted."""
+        return self.likelihood.outcome
 
     @property
     def num_draws(self) -> int:
@@ -162,81 +168,20 @@ class Predictive(ABC):
         return torch.cat(parts, dim=1)
 
 
-class ClassPredictive(Predictive):
-    """For classes (``Categorical``) and yes/no labels (``Bernoulli``).
+PREDICTIVES: ByOutcome[type[Predictive]] = ByOutcome("predictives", "temperance.predict.PREDICTIVES")
+"""The class of the predictive of each outcome."""
 
-    Of several yes/no labels, entropy, aleatoric part and mutual information are sums over the labels.
+SCORES: ByOutcome[Callable[[Any, Tensor], dict[str, float]]] = ByOutcome("scores", "temperance.predict.SCORES")
+"""What ``Fitted.evaluate`` tells beside the log-loss: a function of the predictive and the known answers."""
+
+
+def evaluate(predictive: Predictive, y: Tensor) -> dict[str, float]:
+    """The scores of known answers: ``log_loss``, and those registered for the outcome.
+
+    >>> import temperance as tp
+    >>> evaluate(tp.predict.from_outputs([[0.0, 2.0]], tp.Bernoulli()), torch.tensor([[0.0, 1.0]]))
+    {'log_loss': 0.820...}
     """
-
-    @cached_property
-    def probs(self) -> Tensor:
-        """Averaged probabilities: rows × classes, or rows × labels for ``Bernoulli``."""
-        return self.mean().clamp(0.0, 1.0)  # the average of ones may round to more than one
-
-    def _is_binary(self) -> bool:
-        return isinstance(self.likelihood, Bernoulli)
-
-    def entropy(self) -> Tensor:
-        """Entropy of the averaged probabilities; of several yes/no labels, the sum over labels."""
-        p = self.probs
-        terms = -torch.special.xlogy(p, p)
-        if self._is_binary():
-            terms = terms - torch.special.xlogy(1 - p, 1 - p)
-        return terms.sum(-1)
-
-    def std(self) -> Tensor:
-        """How far the members' probabilities spread around their average: √epistemic variance, rows × classes."""
-        return self.epistemic_variance().sqrt()
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Central interval of each class's probability over the members: (low, high), rows × classes."""
-        tail = (1 - check_level(level)) / 2
-
-        def ends(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-            probs, order = self.likelihood.mean(outputs, learned).sort(0)
-            mass = self.weights[order].cumsum(0)
-            low = (mass < tail - 1e-6).sum(0, keepdim=True).clamp(max=len(probs) - 1)
-            high = (mass < 1 - tail - 1e-6).sum(0, keepdim=True).clamp(max=len(probs) - 1)
-            return torch.stack([probs.gather(0, low)[0], probs.gather(0, high)[0]], dim=1)
-
-        both = self._over_rows(ends)
-        return both[:, 0], both[:, 1]
-
-    def predict(self) -> Tensor:
-        """The most probable class per row; for ``Bernoulli``, each label's more probable answer."""
-        return (self.probs > 0.5).long() if self._is_binary() else self.probs.argmax(-1)
-
-
-class ValuePredictive(Predictive):
-    """For real targets and counts: a mixture over members of their own distributions."""
-
-    def std(self) -> Tensor:
-        """√variance: the predictive standard deviation, noise included."""
-        return self.variance().sqrt()
-
-    def epistemic_std(self) -> Tensor:
-        """The standard deviation of the members' means: what more data would remove."""
-        return self.epistemic_variance().sqrt()
-
-    def cdf(self, y: Any) -> Tensor:
-        """P(Y ≤ y | x, D), rows × outputs."""
-        target = self._targets(y)
-        parts = []
-        for rows, outputs, learned in self.source.blocks():
-            member = partial(_member_cdf, self.likelihood, target[rows])
-            parts.append(self._average(member, outputs, learned))
-        return torch.cat(parts)
-
-    @abstractmethod
-    def quantile(self, level: float) -> Tensor:
-        """The value below which y falls with probability ``level``, rows × outputs."""
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Central predictive interval of y: (low, high), rows × outputs."""
-        tail = (1 - check_level(level)) / 2
-        return self.quantile(tail), self.quantile(1 - tail)
-
-
-def _member_cdf(likelihood: Likelihood, y: Tensor, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-    assert isinstance(likelihood, RealLikelihood | Poisson)
-    return likelihood.cdf(outputs, y, learned)
+    found = {"log_loss": -float(predictive.log_prob(y).double().mean())}
+    own = SCORES.find(predictive.outcome)
+    return found if own is None else {**found, **own(predictive, y)}

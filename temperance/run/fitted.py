@@ -20,12 +20,11 @@ from temperance.core.seeds import check_seed
 from temperance.core.status import OK, Status
 from temperance.data.data import Data
 from temperance.inference.curvature.evidence import Tune, evidence_gradient
-from temperance.model.likelihoods import Categorical
 from temperance.model.target import Target
 from temperance.model.theta import Layout
 from temperance.posteriors import Draws, Gaussian, LaplacePosterior, Mixture, Posterior
 from temperance.posteriors.dropout import unmasked
-from temperance.predict import ClassPredictive, Predictive, predict, scores
+from temperance.predict import Predictive, evaluate, predict
 from temperance.run import store
 
 
@@ -96,22 +95,10 @@ class Fitted:
 
     def evaluate(self, data: Any, *, draws: int | None = None, by: str | None = None) -> dict[str, float]:
         """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
-        values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval."""
+        values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval; for any other
+        outcome what is registered in :data:`temperance.predict.SCORES`."""
         known = Data.of(data)
-        predictive = self.predict(known.x, draws=draws, by=by)
-        found = {"log_loss": -float(predictive.log_prob(known.y).double().mean())}
-        if isinstance(predictive, ClassPredictive) and isinstance(self.target.likelihood, Categorical):
-            probs, labels = predictive.probs, known.y.reshape(-1)
-            found["accuracy"] = scores.accuracy(probs, labels)
-            found["brier"] = scores.brier(probs, labels)
-            found["ece"] = scores.ece(probs, labels).value
-        elif not isinstance(predictive, ClassPredictive):
-            y = known.y if known.y.dim() == 2 else known.y.unsqueeze(-1)
-            found["rmse"] = scores.rmse(predictive.mean(), y)
-            low, high = predictive.interval(0.9)
-            found["coverage_90"] = scores.interval_coverage(low, high, y).coverage
-            found["crps"] = scores.sample_crps(predictive.sample(200).flatten(1), y.flatten())
-        return found
+        return evaluate(self.predict(known.x, draws=draws, by=by), known.y)
 
     def report(self, path: str | Path, test: Any = None, **options: Any) -> Path:
         """Write a page, ``path``/index.html, that says how far to trust this model: calibration, errors, uncertainty in

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Reals
 from temperance.core.seeds import check_seed
 from temperance.data.data import Batch, Data
 from temperance.engine.energy import Energies
@@ -236,7 +237,7 @@ class _Density(nn.Module):
 class _Itself(Likelihood):
     """The outputs are log densities already."""
 
-    task = "regression"
+    outcome = Reals()
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return y

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import numpy as np
 import scipy.integrate
 import scipy.stats
 import torch
 from torch import Tensor, nn
 
+from temperance.core.outcomes import Classes, Counts, Labels, Quantities
+from temperance.core.registry import ByOutcome
 from temperance.core.seeds import generator
-from temperance.model.likelihoods import (
-    Bernoulli,
-    Categorical,
-    HeteroscedasticNormal,
-    Likelihood,
-    Poisson,
-    RealLikelihood,
-)
+from temperance.model.likelihoods import Likelihood, QuantityLikelihood
 from temperance.model.priors import Prior
 from temperance.model.theta import Layout
 from temperance.testing.checks import Report
@@ -155,7 +153,8 @@ def _check_moments(
     false_alarm: float,
 ) -> None:
     mean, variance = likelihood.mean(outputs, learned), likelihood.variance(outputs, learned)
-    values = nn.functional.one_hot(y, outputs.shape[-1]).double() if isinstance(likelihood, Categorical) else y
+    exclusive = isinstance(likelihood.outcome, Classes)
+    values = nn.functional.one_hot(y, outputs.shape[-1]).double() if exclusive else y
     limit = critical_value(2 * mean.numel(), false_alarm)
     error = ((values.mean(0) - mean) / (values.var(0) / len(values)).sqrt()).abs().max()
     report.add("mean of draws", float(error) < limit, f"{float(error):.1f} standard errors")
@@ -168,7 +167,7 @@ def _check_moments(
     report.add(
         "entropy", float(error) < critical_value(len(entropy), false_alarm), f"{float(error):.1f} standard errors"
     )
-    if isinstance(likelihood, RealLikelihood | Poisson):
+    if isinstance(likelihood, QuantityLikelihood):
         at = mean + 0.3
         share = (y <= at).double()
         claimed = likelihood.cdf(outputs, at, learned).expand_as(mean)
@@ -178,29 +177,50 @@ def _check_moments(
 
 def _normalised(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> tuple[bool, str]:
     """Σ or ∫ p(y | outputs) dy for one row (for real and count targets: along the first target, per target)."""
-    if isinstance(likelihood, Categorical):
-        labels = range(outputs.shape[-1])
-        total = sum(float(likelihood.log_prob(outputs, torch.tensor([k]), learned).exp()) for k in labels)
-    elif isinstance(likelihood, Bernoulli):
-        grid = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * outputs.shape[-1])
-        grid = grid.view(-1, outputs.shape[-1])
-        total = sum(float(likelihood.log_prob(outputs, row.unsqueeze(0), learned).exp()) for row in grid)
-    else:
-
-        def density(t: float) -> float:
-            y = torch.full((1, 1), t, dtype=torch.float64)
-            first = {name: value[:1] for name, value in learned.items()}
-            return float(likelihood.log_prob(_single(likelihood, outputs), y, first).exp())
-
-        if isinstance(likelihood, Poisson):
-            total = sum(density(float(k)) for k in range(200))
-        else:
-            pieces = ((-np.inf, -5), (-5, 0), (0, 5), (5, np.inf))
-            total = sum(scipy.integrate.quad(density, a, b, limit=400)[0] for a, b in pieces)
+    total = TOTALS.of(likelihood.outcome)(likelihood, outputs, learned)
     return abs(total - 1) < 1e-6, f"{total:.8f}"
 
 
-def _single(likelihood: Likelihood, outputs: Tensor) -> Tensor:
-    """The outputs that belong to the first target alone."""
-    width = outputs.shape[-1]
-    return outputs[:, [0, width // 2]] if isinstance(likelihood, HeteroscedasticNormal) else outputs[:, :1]
+def _total_of_classes(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
+    labels = range(outputs.shape[-1])
+    return sum(float(likelihood.log_prob(outputs, torch.tensor([k]), learned).exp()) for k in labels)
+
+
+def _total_of_labels(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
+    grid = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * outputs.shape[-1])
+    grid = grid.view(-1, outputs.shape[-1])
+    return sum(float(likelihood.log_prob(outputs, row.unsqueeze(0), learned).exp()) for row in grid)
+
+
+def _density(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> Callable[[float], float]:
+    """p of the first target alone."""
+    first = {name: value[:1] for name, value in learned.items()}
+    each = likelihood.outputs_for(1)
+    own = outputs[:, :: outputs.shape[-1] // each][:, :each]  # of a mean and a log scale, the first of each
+
+    def density(t: float) -> float:
+        y = torch.full((1, 1), t, dtype=torch.float64)
+        return float(likelihood.log_prob(own, y, first).exp())
+
+    return density
+
+
+def _total_of_counts(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
+    density = _density(likelihood, outputs, learned)
+    return sum(density(float(k)) for k in range(200))
+
+
+def _total_of_quantities(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
+    density, least = _density(likelihood, outputs, learned), cast(Quantities, likelihood.outcome).least
+    pieces = ((-np.inf, -5), (-5, 0), (0, 5), (5, np.inf))
+    return sum(scipy.integrate.quad(density, max(a, least), b, limit=400)[0] for a, b in pieces if b > least)
+
+
+TOTALS: ByOutcome[Callable[[Likelihood, Tensor, dict[str, Tensor]], float]] = ByOutcome(
+    "sums over all outcomes", "temperance.testing.families.TOTALS"
+)
+"""Σ or ∫ p(y | outputs) dy, which must be one."""
+TOTALS.register(Classes, _total_of_classes)
+TOTALS.register(Labels, _total_of_labels)
+TOTALS.register(Counts, _total_of_counts)
+TOTALS.register(Quantities, _total_of_quantities)

@@ -62,7 +62,7 @@ def test_embedded_shapes_types_and_statistics(name: str) -> None:
     assert len(train) + len(test) == entry.rows
     assert abs(len(test) / entry.rows - 0.2) < 0.01
     assert train.info.name == name
-    assert train.info.task == entry.task
+    assert train.info.outcome == entry.outcome
     for part in (train, test):
         assert part.x.dtype == torch.float32
         assert torch.isfinite(part.x).all()

@@ -15,8 +15,7 @@ from temperance import predict as predict_room
 from temperance.core.errors import ArgumentError, DataError
 from temperance.linalg import DenseCovariance
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
-from temperance.predict import OutputSource, predict
-from temperance.predict.predictive import ClassPredictive
+from temperance.predict import ClassPredictive, OutputSource, predict
 from temperance.testing import conjugate_regression
 
 X = torch.randn(12, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)

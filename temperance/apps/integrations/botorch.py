@@ -26,7 +26,7 @@ from temperance.engine.outputs import functional
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.target import Target
 from temperance.posteriors import LaplacePosterior, Mixture, Process
-from temperance.predict.values import representatives
+from temperance.predict.reals import representatives
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
 

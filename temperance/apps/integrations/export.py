@@ -23,7 +23,7 @@ from temperance.core.errors import ArgumentError, NetworkError
 from temperance.core.seeds import check_seed
 from temperance.data.data import DataInfo, _as_inputs
 from temperance.data.sources import first_tensor, map_tensors
-from temperance.model.likelihoods import RealLikelihood, StudentT
+from temperance.model.likelihoods import QuantityLikelihood, RealLikelihood
 from temperance.model.likelihoods.base import Likelihood
 from temperance.run.fitted import Fitted
 
@@ -153,7 +153,7 @@ def _without(network: nn.Module, names: Sequence[str]) -> nn.Module:
 
 
 def _levels(likelihood: Likelihood, levels: Sequence[float] | None) -> tuple[float, ...]:
-    possible = likelihood.task != "classification" and not isinstance(likelihood, StudentT)
+    possible = isinstance(likelihood, QuantityLikelihood) and likelihood.in_torch
     if levels is None:
         return LEVELS if possible else ()
     if levels and not possible:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from temperance.core.outcomes import Categories, Counts, Quantities, Reals
+from temperance.core.registry import ByOutcome
 from temperance.data.data import DataInfo
 from temperance.data.sources import Inputs, map_tensors
 from temperance.engine import outputs as evaluate
-from temperance.model.likelihoods import Bernoulli, RealLikelihood
+from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import Likelihood
 
 _COUNT_BITS = 30  # quantiles of counts are below 2³⁰
@@ -59,18 +61,7 @@ class ExportablePredictive(nn.Module):
         each = self.likelihood.mean(outputs, learned)
         mean = torch.tensordot(weights, each, dims=1)
         epistemic = torch.tensordot(weights, (each - mean).square(), dims=1)
-        if self.likelihood.task == "classification":
-            return self._classes(mean, epistemic, outputs, learned)
-        aleatoric = torch.tensordot(weights, self.likelihood.variance(outputs, learned), dims=1)
-        made = {
-            "mean": self._in_units(mean),
-            "std": self._spread_in_units((aleatoric + epistemic).sqrt()),
-            "epistemic_std": self._spread_in_units(epistemic.sqrt()),
-            "aleatoric_std": self._spread_in_units(aleatoric.sqrt()),
-        }
-        if self.levels:
-            made["quantiles"] = self._in_units(self._quantiles(outputs, learned))
-        return made
+        return STATISTICS.of(self.likelihood.outcome)(self, mean, epistemic, outputs, learned)
 
     def _outputs(self, values: dict[str, Tensor], x: Inputs) -> Tensor:
         if self.at_once:
@@ -81,59 +72,104 @@ class ExportablePredictive(nn.Module):
             made = torch.stack([evaluate.functional(self.network, row, x) for row in rows])
         return made.unsqueeze(-1) if made.dim() == 2 else made
 
-    def _classes(
-        self, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        weights: Any = self.weights
-        probs = mean.clamp(0.0, 1.0)
-        terms = -torch.special.xlogy(probs, probs)
-        if isinstance(self.likelihood, Bernoulli):
-            terms = terms - torch.special.xlogy(1 - probs, 1 - probs)
-        entropy = terms.sum(-1)
-        aleatoric = torch.tensordot(weights, self.likelihood.entropy(outputs, learned), dims=1)
-        return {
-            "probs": probs,
-            "std": epistemic.sqrt(),
-            "entropy": entropy,
-            "aleatoric": aleatoric,
-            "mutual_information": entropy - aleatoric,
-        }
-
-    def _quantiles(self, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
-        """The mixture's quantiles, levels × rows × outputs."""
-        family, weights = self.likelihood, self.weights
-        assert isinstance(weights, Tensor)
-        shares = (weights.double() / weights.double().sum()).view(-1, 1, 1, 1, 1)
-        levels = torch.tensor(self.levels, dtype=torch.float64, device=outputs.device).view(-1, 1, 1)
-        # Shapes: draws × points × levels × rows × outputs.
-        if isinstance(family, RealLikelihood):  # it lies between the least and the greatest of the members' quantiles
-            location = family.location(outputs).double()
-            scale = family.noise_scale(outputs, learned).double().expand_as(location)[:, None, None]
-            location = location[:, None, None]
-            each = location + scale * family.standard_quantile(levels)
-            low, high = each.amin(0)[0], each.amax(0)[0]
-            count = 33 if outputs.dtype == torch.float32 else 54
-
-            def mass(y: Tensor) -> Tensor:
-                return (shares * family.standard_cdf((y - location) / scale)).sum(0)
-
-            return _search(mass, levels, low, high - low, count, 3).to(outputs.dtype)
-        rates = outputs.double().clamp(max=_LARGEST_LOG_RATE).exp()[:, None, None]
-
-        def mass_below(k: Tensor) -> Tensor:  # P(Y < k), which is 0 for k = 0
-            return (shares * torch.special.gammaincc(k, rates)).sum(0)
-
-        start = torch.zeros_like(rates[0, 0]).expand(len(self.levels), -1, -1)
-        return _search(mass_below, levels, start, 2.0**_COUNT_BITS, _COUNT_BITS, 2).to(outputs.dtype)
-
-    def _in_units(self, y: Tensor) -> Tensor:
+    def in_units(self, y: Tensor) -> Tensor:
+        """Back from the standardised targets that were learned."""
         shift: Any = self.y_mean
         scale: Any = self.y_scale
         return y if shift is None else y * scale + shift
 
-    def _spread_in_units(self, std: Tensor) -> Tensor:
+    def spread_in_units(self, std: Tensor) -> Tensor:
+        """The same of a spread."""
         scale: Any = self.y_scale
         return std if scale is None else std * scale
+
+
+Learned = dict[str, Tensor]
+Statistics = Callable[[ExportablePredictive, Tensor, Tensor, Tensor, Learned], dict[str, Tensor]]
+
+STATISTICS: ByOutcome[Statistics] = ByOutcome("exported statistics", "temperance.integrations.exportable.STATISTICS")
+"""What the artefact returns of each outcome: of the module, the mean and epistemic variance of the members, their
+outputs, and what the likelihood has learned."""
+
+QUANTILES: ByOutcome[Callable[[ExportablePredictive, Tensor, Learned], Tensor]] = ByOutcome(
+    "exported quantiles", "temperance.integrations.exportable.QUANTILES"
+)
+"""The mixture's quantiles of each outcome, levels × rows × outputs."""
+
+
+def class_statistics(
+    module: ExportablePredictive, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: Learned
+) -> dict[str, Tensor]:
+    """Of classes and labels."""
+    weights: Any = module.weights
+    probs = mean.clamp(0.0, 1.0)
+    terms = -torch.special.xlogy(probs, probs)
+    if not cast(Categories, module.likelihood.outcome).exclusive:
+        terms = terms - torch.special.xlogy(1 - probs, 1 - probs)
+    entropy = terms.sum(-1)
+    aleatoric = torch.tensordot(weights, module.likelihood.entropy(outputs, learned), dims=1)
+    return {
+        "probs": probs,
+        "std": epistemic.sqrt(),
+        "entropy": entropy,
+        "aleatoric": aleatoric,
+        "mutual_information": entropy - aleatoric,
+    }
+
+
+def quantity_statistics(
+    module: ExportablePredictive, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: Learned
+) -> dict[str, Tensor]:
+    """Of numbers."""
+    weights: Any = module.weights
+    aleatoric = torch.tensordot(weights, module.likelihood.variance(outputs, learned), dims=1)
+    made = {
+        "mean": module.in_units(mean),
+        "std": module.spread_in_units((aleatoric + epistemic).sqrt()),
+        "epistemic_std": module.spread_in_units(epistemic.sqrt()),
+        "aleatoric_std": module.spread_in_units(aleatoric.sqrt()),
+    }
+    if module.levels:
+        quantiles = QUANTILES.of(module.likelihood.outcome)
+        made["quantiles"] = module.in_units(quantiles(module, outputs, learned))
+    return made
+
+
+def _shares(module: ExportablePredictive, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and levels, in shapes draws × points × levels × rows × outputs."""
+    weights = module.weights
+    assert isinstance(weights, Tensor)
+    shares = (weights.double() / weights.double().sum()).view(-1, 1, 1, 1, 1)
+    return shares, torch.tensor(module.levels, dtype=torch.float64, device=outputs.device).view(-1, 1, 1)
+
+
+def real_quantiles(module: ExportablePredictive, outputs: Tensor, learned: Learned) -> Tensor:
+    """Between the least and the greatest of the members' quantiles."""
+    family = cast(RealLikelihood, module.likelihood)
+    shares, levels = _shares(module, outputs)
+    location = family.location(outputs).double()
+    scale = family.noise_scale(outputs, learned).double().expand_as(location)[:, None, None]
+    location = location[:, None, None]
+    each = location + scale * family.standard_quantile(levels)
+    low, high = each.amin(0)[0], each.amax(0)[0]
+    count = 33 if outputs.dtype == torch.float32 else 54
+
+    def mass(y: Tensor) -> Tensor:
+        return (shares * family.standard_cdf((y - location) / scale)).sum(0)
+
+    return _search(mass, levels, low, high - low, count, 3).to(outputs.dtype)
+
+
+def count_quantiles(module: ExportablePredictive, outputs: Tensor, learned: Learned) -> Tensor:
+    """Whole numbers."""
+    shares, levels = _shares(module, outputs)
+    rates = outputs.double().clamp(max=_LARGEST_LOG_RATE).exp()[:, None, None]
+
+    def mass_below(k: Tensor) -> Tensor:  # P(Y < k), which is 0 for k = 0
+        return (shares * torch.special.gammaincc(k, rates)).sum(0)
+
+    start = torch.zeros_like(rates[0, 0]).expand(len(module.levels), -1, -1)
+    return _search(mass_below, levels, start, 2.0**_COUNT_BITS, _COUNT_BITS, 2).to(outputs.dtype)
 
 
 def _search(
@@ -146,3 +182,9 @@ def _search(
         step = width * 0.5**done
         low = low + step * (mass(low + step * steps) < level).sum(0)
     return low
+
+
+STATISTICS.register(Categories, class_statistics)
+STATISTICS.register(Quantities, quantity_statistics)
+QUANTILES.register(Reals, real_quantiles)
+QUANTILES.register(Counts, count_quantiles)

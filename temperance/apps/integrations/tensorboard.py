@@ -22,7 +22,6 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.errors import ArgumentError, StoreError
 from temperance.data.data import Data
 from temperance.judge.diagnose.chains import chains_of, evenly
-from temperance.model.likelihoods import Categorical
 from temperance.model.theta import Layout
 from temperance.posteriors import Trace
 from temperance.run import store
@@ -193,15 +192,9 @@ def _told(trace: Trace, layout: Layout, steps: int) -> Iterator[tuple[str, Tenso
 def _calibration(fitted: Fitted, known: Data) -> Any:
     from matplotlib.figure import Figure
 
-    from temperance.show import plot
+    from temperance.show.plot.calibration import CALIBRATION
 
     figure = Figure(figsize=(4.5, 4.0), layout="constrained")
-    predictive: Any = fitted.predict(known.x)
-    if isinstance(fitted.target.likelihood, Categorical):
-        plot.reliability(predictive.probs, known.y.reshape(-1), ax=figure.add_subplot())
-    elif fitted.target.likelihood.task == "classification":
-        probs = predictive.probs.flatten()
-        plot.reliability(torch.stack([1 - probs, probs], -1), known.y.flatten().long(), ax=figure.add_subplot())
-    else:
-        plot.coverage(predictive, known.y, ax=figure.add_subplot())
+    predictive = fitted.predict(known.x)
+    CALIBRATION.of(predictive.outcome)(predictive, known.y, figure.add_subplot())
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,15 +15,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from temperance.apps.recipes import DEFAULT_METHOD, Task, method_named, training
+from temperance.apps.recipes import DEFAULT_METHOD, method_named, training
 from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
 from temperance.core.checks import check_count, check_level
 from temperance.core.errors import ArgumentError, StoreError, TemperanceWarning
+from temperance.core.outcomes import Outcome
 from temperance.inference.base import Inference
 from temperance.judge.calibrate import CalibrationRule, Calibrator
 from temperance.model.likelihoods import Likelihood
-from temperance.predict.predictive import Predictive
+from temperance.predict import Predictive
 from temperance.run import store
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
@@ -66,7 +66,7 @@ class BayesianEstimator(BaseEstimator):
     learned, or ``None``; ``n_features_in_`` and ``feature_names_in_`` as always.
     """
 
-    _task: ClassVar[Task]
+    _outcome: ClassVar[Outcome]
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {}
     _learned: ClassVar[tuple[str, ...]] = (
         "n_features_in_",
@@ -123,11 +123,11 @@ class BayesianEstimator(BaseEstimator):
         device = self._device()
         dtype = "float32" if device.type == "mps" else x.dtype.name  # mps has no float64
         hidden = check_hidden(self.hidden)
-        blueprint = Blueprint(self._task, x.shape[1], outputs, hidden, dtype, seed, check_factory(self.network))
+        blueprint = Blueprint(self._outcome, x.shape[1], outputs, hidden, dtype, seed, check_factory(self.network))
         target = blueprint.target(likelihood, self.prior).to(device)
         train, held = self._split(y, seed, rule is not None)
         self._x_units = _units(x[train]) if self.standardise else None
-        self._y_units = _units(y[train]) if self.standardise and self._task == "regression" else None
+        self._y_units = _units(y[train]) if self.standardise and self._outcome.has_units else None
         self._blueprint = blueprint
         epochs, batch_size = training(len(train))
         data = (self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)))
@@ -190,12 +190,12 @@ class BayesianEstimator(BaseEstimator):
         held = max(1, round(self._fraction() * len(y)))
         if held > len(y) - 2:
             raise ArgumentError(f"`validation_fraction` {self.validation_fraction} of {len(y)} rows leaves too few.")
-        stratify = None
-        if self._task == "classification":
-            counts = np.bincount(y)
-            stratify = y if counts.min() > 1 and held >= len(counts) <= len(y) - held else None
-        train, rest = train_test_split(rows, test_size=held, random_state=seed, stratify=stratify)
+        train, rest = train_test_split(rows, test_size=held, random_state=seed, stratify=self._strata(y, held))
         return np.sort(train), np.sort(rest)
+
+    def _strata(self, y: np.ndarray, held: int) -> np.ndarray | None:
+        """Parts of the rows that keep their shares when ``held`` rows are held out."""
+        return None
 
     # ------------------------------------------------------------------ predicting
 
@@ -256,7 +256,7 @@ class BayesianEstimator(BaseEstimator):
         kept = {
             "class": type(self).__name__,
             "params": {name: saving.setting(name, value) for name, value in self.get_params(deep=False).items()},
-            "blueprint": asdict(replace(self._blueprint, factory=None)),
+            "blueprint": self._blueprint.describe(),
             "own_network": self._blueprint.factory is not None,
             "learned": {name: saving.to_plain(getattr(self, name)) for name in self._learned if hasattr(self, name)},
         }
@@ -275,7 +275,7 @@ class BayesianEstimator(BaseEstimator):
             rule = "the function that made the network" if kept["own_network"] else "left out: the usual network"
             raise ArgumentError(f"`network` must be {rule} when the estimator was fitted; got {network!r}.")
         made = cls(**{**kept["params"], "network": network})
-        made._blueprint = Blueprint(**{**kept["blueprint"], "factory": network})
+        made._blueprint = Blueprint.described(kept["blueprint"], network)
         made.calibrator_ = kept["calibrator"]
         for name, value in kept["learned"].items():
             setattr(made, name, saving.from_plain(value))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from temperance.apps.recipes import Task, table_target
+from temperance.apps.recipes import table_target
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Outcome
 from temperance.core.seeds import derive_seed
-from temperance.model.likelihoods import HeteroscedasticNormal, Likelihood
+from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
 
@@ -28,7 +29,7 @@ class Blueprint:
     the likelihood learns a noise for each of them.
     """
 
-    task: Task
+    outcome: Outcome
     inputs: int
     outputs: int
     hidden: tuple[int, ...]
@@ -36,11 +37,22 @@ class Blueprint:
     seed: int
     factory: NetworkFactory | None = None
 
+    def describe(self) -> dict[str, Any]:
+        """For a file: the outcome by its name, the factory left out."""
+        plain = {name: getattr(self, name) for name in ("inputs", "outputs", "hidden", "dtype", "seed")}
+        return {"task": self.outcome.name, **plain}
+
+    @classmethod
+    def described(cls, form: Mapping[str, Any], factory: NetworkFactory | None) -> Blueprint:
+        """What :meth:`describe` wrote."""
+        plain = {name: value for name, value in form.items() if name not in ("task", "factory")}
+        return cls(Outcome.named(form["task"]), **plain, factory=factory)
+
     def target(self, likelihood: Likelihood | None, prior: Prior | None) -> Target:
         """The problem to learn, with the usual likelihood and prior of a table where none is given."""
         seed = derive_seed(self.seed, "network")
         usual = table_target(
-            self.task,
+            self.outcome,
             self.inputs,
             self.outputs,
             hidden=self.hidden if self.factory is None else (),
@@ -50,7 +62,7 @@ class Blueprint:
         )
         network = copy.deepcopy(usual.network)
         if self.factory is not None:
-            wanted = self.outputs * (2 if isinstance(usual.likelihood, HeteroscedasticNormal) else 1)
+            wanted = usual.likelihood.outputs_for(self.outputs)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 network = self.factory(self.inputs, wanted)

@@ -10,11 +10,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from temperance.apps.recipes import Task
 from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
 from temperance.core.errors import DataError
+from temperance.core.outcomes import Classes, Outcome
 from temperance.judge.calibrate import CalibrationRule, Isotonic, Temperature, Vector
-from temperance.predict.predictive import ClassPredictive
+from temperance.predict import ClassPredictive
 
 
 class BayesianClassifier(ClassifierMixin, BayesianEstimator):
@@ -39,7 +39,7 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
     True
     """
 
-    _task: ClassVar[Task] = "classification"
+    _outcome: ClassVar[Outcome] = Classes()
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {
         "temperature": Temperature,
         "vector": Vector,
@@ -56,6 +56,10 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
             raise DataError(f"`y` must hold at least two classes; got 1 class, {self.classes_[0]!r}.")
         self._learn(x, codes.astype(np.int64), len(self.classes_), None)
         return self
+
+    def _strata(self, y: np.ndarray, held: int) -> np.ndarray | None:
+        counts = np.bincount(y)
+        return y if counts.min() > 1 and held >= len(counts) <= len(y) - held else None
 
     def predictive(self, X: Any) -> ClassPredictive:
         """The whole predictive distribution at X; class k is ``classes_[k]``."""

@@ -12,15 +12,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from temperance.apps.recipes import Task
 from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.outcomes import Counts, Outcome, Reals
 from temperance.judge.calibrate import CalibrationRule, VarianceScale
-from temperance.model.likelihoods import Likelihood, Normal
-from temperance.model.likelihoods.real import RealLikelihood
+from temperance.model.likelihoods import Likelihood, Normal, RealLikelihood
+from temperance.predict import ValuePredictive
 from temperance.predict.affine import AffinePredictive
-from temperance.predict.predictive import ValuePredictive
 
 
 class _ValueEstimator(RegressorMixin, BayesianEstimator):
@@ -36,7 +35,7 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
         x, given = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True, ensure_min_samples=2)
         self._flat = given.ndim == 1
         targets = given.reshape(len(given), -1).astype(np.float64)
-        if self._task == "regression" and bool((targets == targets[0]).all(0).any()):
+        if self._outcome.has_units and bool((targets == targets[0]).all(0).any()):
             warnings.warn(
                 "targets that do not vary leave nothing to learn but a noise near zero.",
                 TemperanceWarning,
@@ -113,7 +112,7 @@ class BayesianRegressor(_ValueEstimator):
     (True, True)
     """
 
-    _task: ClassVar[Task] = "regression"
+    _outcome: ClassVar[Outcome] = Reals()
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {"variance": VarianceScale}
 
     def __init__(
@@ -178,7 +177,7 @@ class BayesianCounts(_ValueEstimator):
     (array([0.]), array([6.]))
     """
 
-    _task: ClassVar[Task] = "counts"
+    _outcome: ClassVar[Outcome] = Counts()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from temperance.apps.recipes import method_named, training
 from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared
+from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.prepare import Prepared, Say, prepare_table
-from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.safeguards import check_promises
-from temperance.apps.tables.scores import baseline_scores, row_scores, summary
+from temperance.apps.tables.scores import plain_fields, row_scores, summary
 from temperance.core.errors import ArgumentError, StoreError, TemperanceError
+from temperance.core.outcomes import Outcome
 from temperance.inference.base import Inference
 
 REFERENCE = "map"
@@ -53,7 +54,7 @@ class Comparison:
     """What :func:`compare_table` found: a line for each method, and the baseline's scores."""
 
     target: str
-    task: str
+    outcome: Outcome
     test_rows: int
     seeds: int
     level: float
@@ -73,15 +74,15 @@ class Comparison:
         path = Path(folder)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(_finite(asdict(self)), indent=1, ensure_ascii=False)
+            text = json.dumps(_finite(plain_fields(self)), indent=1, ensure_ascii=False)
             (path / "compare.json").write_text(text, encoding="utf-8")
             with (path / "compare.csv").open("w", encoding="utf-8", newline="") as stream:
-                names = list(self.baseline)
+                names, paired = list(self.baseline), KINDS.of(self.outcome).paired
                 writer = csv.writer(stream)
-                versus = [f"{name}_versus_map{part}" for name in _PAIRED[self.task] for part in ("", "_standard_error")]
+                versus = [f"{name}_versus_map{part}" for name in paired for part in ("", "_standard_error")]
                 writer.writerow(["method", *names, "coverage", *versus, "gradients", "time", "seconds", "error"])
                 for line in self.lines:
-                    pairs = [v for name in _PAIRED[self.task] for v in line.versus_map.get(name, ("", ""))]
+                    pairs = [v for name in paired for v in line.versus_map.get(name, ("", ""))]
                     own = [line.scores.get(name, "") for name in names]
                     rest = [line.gradients, line.time, line.seconds] if line.ok else ["", "", ""]
                     coverage = line.coverage if line.ok else ""
@@ -89,13 +90,6 @@ class Comparison:
                 writer.writerow(["(baseline)", *(self.baseline[name] for name in names)])
         except OSError as error:
             raise StoreError(f"the comparison could not be written to {str(path)!r}: {error}.") from error
-
-
-_PAIRED = {
-    "classification": ("log_loss", "accuracy", "brier"),
-    "regression": ("log_loss", "crps"),
-    "counts": ("log_loss", "crps"),
-}
 
 
 def compare_table(
@@ -146,19 +140,17 @@ def compare_table(
         made[name], found = _one(name, named[name], prepared, seed, seeds, epochs, level, error_rate, progress, say)
         if found is not None:
             rows[name] = found
-    base = made[REFERENCE]
+    base, kind = made[REFERENCE], kind_of(prepared.schema)
     gradients, seconds = base.gradients, max(base.seconds, 1e-9)
     for name, line in made.items():
         if line.ok and base.ok:
-            line.versus_map = {
-                score: _paired(rows[name][score], rows[REFERENCE][score]) for score in _PAIRED[prepared.schema.task]
-            }
+            line.versus_map = {score: _paired(rows[name][score], rows[REFERENCE][score]) for score in kind.paired}
             line.gradients, line.time = line.gradients / gradients, line.seconds / seconds
         else:
             line.gradients = line.time = math.nan
     comparison = Comparison(
-        target, prepared.schema.task, len(prepared.test), seeds, level, [made[name] for name in named],
-        baseline_scores(prepared.schema, baseline_of(prepared).numpy(), prepared.test.y), prepared.notices,
+        target, prepared.schema.outcome, len(prepared.test), seeds, level, [made[name] for name in named],
+        kind.baseline_scores(baseline_of(prepared).numpy(), prepared.test.y), prepared.notices,
     )  # fmt: skip
     if out is not None:
         comparison.save(out)
@@ -185,7 +177,7 @@ def _one(
                 say=say,
             )  # fmt: skip
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
-            found.append((summary(run, part, []), _by_row(run, part)))
+            found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
             batch = len(prepared.train) if method.reads == "full" else training(len(prepared.train))[1]
             line.gradients += method.cost().gradients_per_step * run.fitted.info.steps * batch / seeds
             line.seconds += run.fitted.info.seconds / seeds
@@ -194,17 +186,6 @@ def _one(
     line.scores = {key: float(np.mean([e.scores[key] for e, _ in found])) for key in found[0][0].scores}
     line.coverage = float(np.mean([e.coverage for e, _ in found]))
     return line, {key: np.mean([rows[key] for _, rows in found], axis=0) for key in found[0][1]}
-
-
-def _by_row(run: TableRun, part: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    if run.schema.task != "classification":
-        return {"log_loss": part["log_loss"], "crps": part["crps"]}
-    truth = np.eye(len(run.schema.classes))[part["y"].astype(np.int64)]
-    return {
-        "log_loss": part["log_loss"],
-        "accuracy": 1 - part["wrong"],
-        "brier": np.square(part["probs"] - truth).sum(1),
-    }
 
 
 def _paired(own: NDArray[np.float64], reference: NDArray[np.float64]) -> tuple[float, float]:

@@ -13,26 +13,20 @@ import torch
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, training
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import CHECKPOINT, check_out, save_table_run
+from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness
 from temperance.apps.tables.predictions import check_new_names
-from temperance.apps.tables.prepare import MAX_ROWS, Part, Prepared, Say, model_targets, prepare_table
+from temperance.apps.tables.prepare import MAX_ROWS, Part, Prepared, Say, prepare_table
 from temperance.apps.tables.run import TableRun, TableState, guard_from, in_units
 from temperance.apps.tables.safeguards import check_promises
 from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
 from temperance.core.status import INTERRUPTED
 from temperance.inference.base import Inference
-from temperance.judge.calibrate import Temperature, VarianceScale
-from temperance.model.likelihoods import Categorical, HeteroscedasticNormal, Likelihood, Normal, Poisson
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
 
 HIDDEN = (50, 50)
-_LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
-    "classification": (Categorical(),),
-    "regression": (HeteroscedasticNormal(), Normal()),
-    "counts": (Poisson(),),
-}
 _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
 _CALIBRATE = 50  # fewer rows are not calibrated on: one number learned from a handful does more harm than good
@@ -158,7 +152,7 @@ def fit_prepared(
         both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
         guard_rows = Part(Encoded(both), np.concatenate([known.y, guard_rows.y]))
     if tolerance is None:
-        tolerance = 1.0 if schema.task == "classification" else 0.5 * (float(prepared.train.y.std()) or 1.0)
+        tolerance = kind_of(schema).tolerance(prepared.train.y)
     guard, more = guard_from(
         schema, predict, strangeness, guard_rows.encoded.x, guard_rows.y, level, error_rate, tolerance
     )
@@ -191,7 +185,7 @@ def _train(
     """The posterior. The noise of a real target may depend on the inputs, for then it is known where to ask a human; a
     method that fails with such noise is given noise of one size."""
     schema = prepared.schema
-    choices = _LIKELIHOODS[schema.task]
+    choices = kind_of(schema).likelihoods
     held_out = prepared.data(prepared.calibration) if method.needs_held_out else None
     for k, likelihood in enumerate(choices):
         path = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * k)
@@ -199,7 +193,7 @@ def _train(
         if later is not None and later.is_dir():
             continue  # this choice failed before the run was interrupted
         target = table_target(
-            schema.task, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
+            schema.outcome, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
         )
         try:
             return fit(
@@ -225,16 +219,16 @@ def _known(part: Part) -> Part:
 
 def _calibrate(fitted: Fitted, prepared: Prepared, known: Part) -> Any:
     """A temperature for classes, a factor on the spread for real numbers, nothing for counts."""
-    schema = prepared.schema
-    if schema.task == "counts":
+    kind = kind_of(prepared.schema)
+    rule = kind.calibration()
+    if rule is None:
         return None
     if len(known) < _CALIBRATE:
         words = f"{len(known)} rows are too few to calibrate on (at least {_CALIBRATE}): left as the network has it."
         warnings.warn(words, TemperanceWarning, stacklevel=2)
         return None
-    rule = Temperature() if schema.task == "classification" else VarianceScale()
     try:
-        return rule.fit(predict_encoded(fitted, known.encoded), model_targets(schema, known.y))
+        return rule.fit(predict_encoded(fitted, known.encoded), kind.model_targets(prepared.schema, known.y))
     except DataError as error:
         warnings.warn(f"not calibrated: {error}", TemperanceWarning, stacklevel=2)
         return None
@@ -242,8 +236,4 @@ def _calibrate(fitted: Fitted, prepared: Prepared, known: Part) -> Any:
 
 def baseline_of(prepared: Prepared) -> torch.Tensor:
     """The training share of each class, or the mean and spread of the target."""
-    y, schema = prepared.train.y, prepared.schema
-    if schema.task != "classification":
-        return torch.tensor([y.mean(), y.std() or 1.0], dtype=torch.float64)
-    counts = np.bincount(y.astype(np.int64), minlength=len(schema.classes)) + 1.0
-    return torch.from_numpy(counts / counts.sum())
+    return kind_of(prepared.schema).baseline(prepared.schema, prepared.train.y)

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import safetensors
@@ -18,14 +19,17 @@ import safetensors.torch
 
 import temperance.judge.calibrate  # noqa: F401  a saved calibrator is found by its name
 from temperance.apps.recipes import table_target
+from temperance.apps.tables.kinds import KINDS
 from temperance.apps.tables.run import TableRun, TableState
 from temperance.core.encoding import Tensors, decode, encode
-from temperance.core.errors import CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.core.outcomes import Outcome
 from temperance.core.version import __version__
 from temperance.run.fitted import load
 from temperance.run.store import describe_versions, file_digest
 
-FORMAT = 1
+FORMAT = 2
+_NAMED = 1  # the format whose schema has the name of its outcome, under `task`
 TABLE = "table.json"
 CHECKPOINT = "checkpoint"
 TEST = "test.csv"
@@ -104,7 +108,7 @@ def load_table_run(path: str | Path) -> TableRun:
         version, made_by = about["format"], str(about["versions"]["temperance"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRunError(f"{str(file)!r} is damaged: {error}.") from error
-    if version != FORMAT or _major(made_by) > _major(__version__):
+    if version not in (_NAMED, FORMAT) or _major(made_by) > _major(__version__):
         raise MismatchError(
             f"the run {str(folder)!r} was made by temperance {made_by} (format {version}); this is temperance "
             f"{__version__}, which reads format {FORMAT}. Install that version, or fit again."
@@ -114,17 +118,30 @@ def load_table_run(path: str | Path) -> TableRun:
         raise CorruptRunError(f"the run {str(folder)!r} is damaged: {about['tensors']} is missing or was changed.")
     try:
         tensors = {name: value.clone() for name, value in safetensors.torch.load_file(tensors_file).items()}
-        state = decode(about["state"], tensors)
+        state = decode(_renewed(about["state"]) if version == _NAMED else about["state"], tensors)
     except (KeyError, TypeError, safetensors.SafetensorError) as error:
         raise CorruptRunError(f"{str(file)!r} is damaged: {error}.") from error
     if not isinstance(state, TableState):
         raise CorruptRunError(f"{str(file)!r} holds no table.")
     schema = state.schema
-    target = table_target(schema.task, schema.inputs, schema.outputs, hidden=state.hidden, likelihood=state.likelihood)
+    target = table_target(
+        schema.outcome, schema.inputs, schema.outputs, hidden=state.hidden, likelihood=state.likelihood
+    )
     fitted = load(folder / about["model"], target.network)
     return TableRun(
         state, fitted, _test_rows(folder, [*schema.text_columns, schema.id, schema.group]), list(about["notices"])
     )
+
+
+def _renewed(state: dict[str, Any]) -> dict[str, Any]:
+    """A state of format 1 in the words of format 2."""
+    schema = state["fields"]["schema"]["fields"]
+    try:
+        outcome = Outcome.named(schema.pop("task"), "task", among=KINDS.outcomes)
+    except ArgumentError as error:
+        raise MismatchError(f"the run predicts what is not known here: {error}") from error
+    schema["outcome"] = encode(outcome, {})
+    return state
 
 
 def _test_rows(folder: Path, text: list[str | None]) -> pd.DataFrame:

@@ -16,15 +16,10 @@ from torch import Tensor
 
 from temperance.apps.tables.columns import IMPUTATIONS
 from temperance.apps.tables.encode import Encoded
-from temperance.predict import ClassPredictive, CountPredictive, Predictive, RealPredictive
+from temperance.predict import PREDICTIVES, Predictive
 from temperance.predict.source import Block
 from temperance.run.fitted import Fitted
 
-_KINDS: dict[str, type[Predictive]] = {
-    "classification": ClassPredictive,
-    "regression": RealPredictive,
-    "counts": CountPredictive,
-}
 _OUTPUTS = 2**23  # numbers in a block: draws × imputations × rows × outputs
 _KEEP = 2**25
 
@@ -88,6 +83,5 @@ def predict_encoded(fitted: Fitted, encoded: Encoded, seed: int = 0, calibrator:
     if not encoded.unknown:
         made = fitted.predict(torch.from_numpy(encoded.x), seed=seed)
         return made if calibrator is None else calibrator(made)
-    kind = _KINDS[fitted.target.likelihood.task]
     source = MarginalSource(fitted, encoded, seed, calibrator)
-    return kind(source, source.likelihood)
+    return PREDICTIVES.of(source.likelihood.outcome)(source, source.likelihood)

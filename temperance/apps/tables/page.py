@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from temperance.apps.tables.encode import Encoded
+from temperance.apps.tables.kinds import TableKind, kind_of
 from temperance.apps.tables.predictions import prediction_columns
 from temperance.apps.tables.reading import TableFile
 from temperance.apps.tables.run import TableRun
@@ -32,9 +33,8 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
     if not known.any():
         raise DataError(f"{table.name} has no row with a value of `{run.schema.target}`.")
     frame, y = frame[known].reset_index(drop=True), y[known]
-    schema, classes = run.schema, run.schema.task == "classification"
+    schema, kind = run.schema, kind_of(run.schema)
     encoded = run.encode(frame)
-    target = torch.from_numpy(y.astype(np.int64)) if classes else torch.from_numpy(y)[:, None]
     added = prediction_columns(run, frame)
     inputs = frame.drop(columns=schema.target)  # each card says what was true already
     examples = inputs.assign(**{name: added[name] for name in ("ask_a_human", "flags")})
@@ -42,7 +42,7 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
     return write_report(
         path,
         predictive=run.predictive_of(encoded),
-        y=target,
+        y=kind.known_targets(y),
         x=torch.from_numpy(encoded.x),
         ood=run.predictive_of(shuffled(encoded)),
         ood_words="the same rows with each column shuffled by itself and pushed three standard deviations out",
@@ -54,21 +54,20 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
         class_names=schema.classes or None,
         target_name=schema.target,
         notes=[_grouped(text) for text in describe(evaluation, run)],
-        calibration_words=_whose(evaluation),
+        calibration_words=_whose(evaluation, kind),
         advise=False,
         extra={"The table": run.notices or ["Nothing to remark."]},
         overwrite=overwrite,
     )
 
 
-def _whose(found: Evaluation) -> str:
+def _whose(found: Evaluation, kind: TableKind) -> str:
     """That the page draws the model's own intervals, and ``predict`` writes others."""
     from temperance.show.report.words import percent
 
-    own, written = ("probabilities", "sets") if found.task == "classification" else ("intervals", "intervals")
     return (
-        f"Numbers, plots and rows from here on are of the model's own {own}. `temperance predict` writes conformal "
-        f"{written} instead, which held the truth in {percent(found.coverage)} of these rows (promised: "
+        f"Numbers, plots and rows from here on are of the model's own {kind.own_words}. `temperance predict` writes conformal "
+        f"{kind.promised} instead, which held the truth in {percent(found.coverage)} of these rows (promised: "
         f"{percent(found.level)}), and marks in ask_a_human the rows to pass on."
     )
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from temperance.apps.tables.dialect import Dialect
 from temperance.apps.tables.encode import Encoded
+from temperance.apps.tables.kinds import joined, kind_of
 from temperance.apps.tables.reading import CHUNK, Chunk, TableFile
 from temperance.apps.tables.run import TableRun
-from temperance.apps.tables.safeguards import flat
 from temperance.apps.tables.schema import Schema
 from temperance.core.errors import ArgumentError, DataError, StoreError
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import Predictive
 
 _OPEN_ROWS = 512  # rows with unknown values at once: each stands for many
 _OUTPUTS = 2**24  # draws × rows × outputs of a chunk, which are then kept between statistics
@@ -31,11 +31,7 @@ STRANGE = "unlike the training rows"
 
 def new_names(schema: Schema) -> list[str]:
     """The names of the columns that are added."""
-    if schema.task == "classification":
-        own = ["prediction", *(f"probability_{name}" for name in schema.classes), "plausible"]
-    else:
-        own = ["prediction_mean", "prediction_std", "prediction_low", "prediction_high"]
-    return [*own, "epistemic_share", "ask_a_human", "flags"]
+    return [*kind_of(schema).names(schema), "epistemic_share", "ask_a_human", "flags"]
 
 
 def check_new_names(schema: Schema, columns: Sequence[str]) -> None:
@@ -76,21 +72,8 @@ def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
 
 
 def _columns_of(run: TableRun, predictive: Predictive, unknown: bool = False) -> dict[str, NDArray[Any]]:
-    schema, guard = run.schema, run.guard
-    made: dict[str, NDArray[Any]] = {}
-    if isinstance(predictive, ClassPredictive):
-        probs = predictive.probs.double().cpu().numpy()
-        names = np.array(schema.classes, dtype=object)
-        made["prediction"] = names[probs.argmax(1)]
-        made |= {f"probability_{name}": probs[:, k] for k, name in enumerate(schema.classes)}
-        made["plausible"] = _texts(guard.sets(predictive, unknown), list(schema.classes), " | ")
-        known, total = flat(predictive.mutual_information()), flat(predictive.entropy())
-    else:
-        made["prediction_mean"] = flat(predictive.mean())
-        known = flat(predictive.epistemic_variance())
-        total = flat(predictive.aleatoric_variance()) + known
-        made["prediction_std"] = np.sqrt(total)
-        made["prediction_low"], made["prediction_high"] = guard.interval(predictive, schema.task)
+    guard = run.guard
+    made, known, total = kind_of(run.schema).columns(run.schema, guard, predictive, unknown)
     share = np.divide(known, total, out=np.zeros_like(total), where=total > 0)
     made["epistemic_share"] = np.clip(share, 0.0, 1.0)
     made["ask_a_human"] = guard.asks(predictive)
@@ -107,17 +90,8 @@ def _flag_texts(run: TableRun, encoded: Encoded, strange: NDArray[np.bool_]) -> 
     some = np.flatnonzero(mask.any(1))
     words.append(f"{STRANGE} (p <= {run.state.strangeness.false_alarms:.2g})")
     if len(some):
-        made[some] = _texts(mask[some], words, "; ")
+        made[some] = joined(mask[some], words, "; ")
     return made
-
-
-def _texts(mask: NDArray[np.bool_], words: list[str], between: str) -> NDArray[Any]:
-    """For each row the words whose place is true, joined; each different row is put together once."""
-    packed = np.packbits(mask, axis=1)
-    keys = packed.view(f"V{packed.shape[1]}").reshape(-1) if packed.shape[1] > 1 else packed.reshape(-1)
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    texts = [between.join(word for word, on in zip(words, mask[k], strict=True) if on) for k in first]
-    return np.array(texts, dtype=object)[inverse.reshape(-1)]
 
 
 def predict_file(

@@ -12,19 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from temperance.apps.tables.encode import Encoded, encode
+from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.reading import open_table, read_rows
-from temperance.apps.tables.schema import (
-    TASKS,
-    Schema,
-    Task,
-    check_learnable,
-    check_target,
-    learn_columns,
-    read_target,
-    recognise_task,
-)
+from temperance.apps.tables.schema import Schema, check_target, learn_columns, recognise_outcome
 from temperance.apps.tables.split import Rows, check_fractions, halves, split_rows
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.data.data import Data, DataInfo
 
@@ -61,17 +54,9 @@ class Prepared:
 
     def data(self, part: Part) -> Data:
         """Rows for :func:`temperance.run.fit`: classes as integers, real targets standardised."""
-        info = DataInfo(name=self.schema.target, task=self.schema.task, classes=self.schema.classes)
-        return Data(torch.from_numpy(part.encoded.x), model_targets(self.schema, part.y), info=info)
-
-
-def model_targets(schema: Schema, y: NDArray[np.float64]) -> torch.Tensor:
-    """Targets as the network learns them."""
-    if schema.task == "classification":
-        return torch.from_numpy(y.astype(np.int64))
-    if schema.task == "counts":
-        return torch.from_numpy(y.astype(np.float32)[:, None])
-    return torch.from_numpy(((y - schema.centre) / schema.spread).astype(np.float32)[:, None])
+        info = DataInfo(name=self.schema.target, outcome=self.schema.outcome, classes=self.schema.classes)
+        targets = kind_of(self.schema).model_targets(self.schema, part.y)
+        return Data(torch.from_numpy(part.encoded.x), targets, info=info)
 
 
 def prepare_table(
@@ -95,8 +80,7 @@ def prepare_table(
     tell = _Teller(say)
     check_fractions(test, validation)
     seed = check_seed(seed)
-    if task is not None and task not in TASKS:
-        raise ArgumentError(f"`task` must be one of {', '.join(TASKS)}; got {task!r}.")
+    asked = None if task is None else Outcome.named(task, among=KINDS.outcomes)
     table = open_table(data, encoding=encoding, separator=separator, decimal=decimal)
     check_target(table.columns, target)
     for name, argument in [(id, "id"), (group, "group"), *((name, "drop") for name in drop)]:
@@ -106,30 +90,29 @@ def prepare_table(
         raise ArgumentError(f"`target` `{target}` must not also be an id, a group or dropped.")
     frame, notices = read_rows(table, max_rows, seed, [name for name in (id, group) if name])
     tell.all(notices)
-    chosen, y, classes = _target(frame[target], target, task, tell)
+    outcome, y, classes = _target(frame[target], target, asked, tell)
+    kind = KINDS.of(outcome)
     present = ~np.isnan(y)
     if not present.all():
         tell(f"{int((~present).sum()):,} rows without a value of `{target}`: left out.")
         frame, y = frame[present].reset_index(drop=True), y[present]
-    check_learnable(y, target, chosen, classes)
-    labels = y.astype(np.int64) if chosen == "classification" else None
+    kind.check_learnable(y, target, outcome.name, classes)
     groups = None if group is None else frame[group]
-    train, held, tested = split_rows(labels, len(y), test, validation, seed, groups)
+    train, held, tested = split_rows(kind.strata(y), len(y), test, validation, seed, groups)
     leave = {target: "is the target"} | dict.fromkeys(drop, "was dropped")
     leave |= {name: word for name, word in ((id, "is the identifier"), (group, "is the group")) if name}
     columns, dropped, words = learn_columns(frame, leave, train)
     tell.all(words)
     if not columns:
         raise DataError(f"{table.name} has no column to predict `{target}` from: none varies, or all were dropped.")
-    real = chosen == "regression"
-    centre, spread = (float(y[train].mean()), float(y[train].std()) or 1.0) if real else (0.0, 1.0)
-    schema = Schema(target, chosen, columns, classes, centre, spread, id, group, dropped)
+    schema = Schema(target, outcome, columns, classes, *kind.units(y[train]), id, group, dropped)
     first, second = halves(held, seed, groups)
     if groups is not None:
         tell(_group_words(groups, first, second))
     rng = np.random.default_rng(derive_seed(seed, "table-guard"))
     first, second = (np.sort(rng.permutation(rows)[:_GUARD_ROWS]) for rows in (first, second))
-    _say_rows(tell, train, held, tested, chosen, y, classes)
+    _say_rows(tell, train, held, tested)
+    tell.all(kind.remarks(y[train], classes))
     learned = Part(encode(columns, frame.iloc[train], training=True), y[train])
     calibration, guard, last = (Part(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested))
     kept = frame.iloc[tested].reset_index(drop=True)
@@ -163,33 +146,20 @@ class _Teller:
 
 
 def _target(
-    values: pd.Series, name: str, task: str | None, tell: _Teller
-) -> tuple[Task, NDArray[np.float64], tuple[str, ...]]:
-    found, why = recognise_task(values, name)
-    chosen: Task = task or found  # type: ignore[assignment]
-    tell(why if task in (None, found) else f"{name}: taken for {chosen}, as asked.")
-    y, classes, notices = read_target(values, name, chosen)
+    values: pd.Series, name: str, asked: Outcome | None, tell: _Teller
+) -> tuple[Outcome, NDArray[np.float64], tuple[str, ...]]:
+    found, why = recognise_outcome(values, name)
+    outcome = asked or found
+    tell(why if asked in (None, found) else f"{name}: taken for {outcome}, as asked.")
+    y, classes, notices = KINDS.of(outcome).read(values, name)
     tell.all(notices)
-    return chosen, y, classes
+    return outcome, y, classes
 
 
-def _say_rows(
-    tell: _Teller,
-    train: NDArray[np.int64],
-    held: NDArray[np.int64],
-    test: NDArray[np.int64],
-    task: Task,
-    y: NDArray[np.float64],
-    classes: Sequence[str],
-) -> None:
+def _say_rows(tell: _Teller, train: NDArray[np.int64], held: NDArray[np.int64], test: NDArray[np.int64]) -> None:
     tell(f"{len(train):,} rows to train on, {len(held):,} for validation, {len(test):,} for the test.")
     if len(train) + len(held) + len(test) < _FEW:
         tell(
             "few rows: scores, intervals and the advice to ask a human are rough, and intervals may be wide (or "
             "infinite), for half the validation rows calibrate and half give guarantees."
         )
-    if task == "classification":
-        rare = [name for k, name in enumerate(classes) if (y[train] == k).sum() < 5]
-        if rare:
-            listed = ", ".join(repr(name) for name in rare[:5])
-            tell(f"classes with fewer than 5 training rows: {listed}{' …' if len(rare) > 5 else ''}.")

@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from temperance.apps.tables.encode import Encoded, encode
+from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import Strangeness
 from temperance.apps.tables.reading import TableFile, open_table
 from temperance.apps.tables.safeguards import Guard, make_guard
-from temperance.apps.tables.schema import Schema, check_target, read_target
+from temperance.apps.tables.schema import Schema, check_target
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.model.likelihoods import Likelihood
@@ -63,7 +64,7 @@ class TableRun:
 
     def __repr__(self) -> str:
         schema = self.schema
-        return f"TableRun({schema.task} of {schema.target!r} from {len(schema.columns)} columns, {self.fitted!r})"
+        return f"TableRun({schema.outcome} of {schema.target!r} from {len(schema.columns)} columns, {self.fitted!r})"
 
     @property
     def schema(self) -> Schema:
@@ -129,9 +130,8 @@ class TableRun:
     def truth(self, frame: pd.DataFrame) -> tuple[NDArray[np.float64], list[str]]:
         """The target of rows as numbers, NaN where it is missing or a class never seen; and notices."""
         check_target(list(frame.columns), self.schema.target)
-        y, _, notices = read_target(
-            frame[self.schema.target], self.schema.target, self.schema.task, self.schema.classes or None
-        )
+        name = self.schema.target
+        y, _, notices = kind_of(self.schema).read(frame[name], name, self.schema.classes or None)
         return y, notices
 
     def evaluate(self, data: Any = None) -> Evaluation:
@@ -172,7 +172,7 @@ def calibrated(calibrator: Any, predictive: Predictive) -> Predictive:
 
 def in_units(schema: Schema, predictive: Predictive) -> Predictive:
     """A predictive of standardised targets, in their own units."""
-    if schema.task != "regression":
+    if not schema.outcome.has_units:
         return predictive
     assert isinstance(predictive, ValuePredictive)
     shift, scale = torch.tensor([[schema.centre], [schema.spread]], dtype=torch.float64)
@@ -194,7 +194,7 @@ def guard_from(
     if not usual.any():
         usual[:] = True
     everyone, some = predict(Encoded(x)), predict(Encoded(x[usual]))
-    return make_guard(everyone, y, usual, some, schema.task, level, error_rate, tolerance)
+    return make_guard(everyone, y, usual, some, kind_of(schema), level, error_rate, tolerance)
 
 
 def whole_frame(table: TableFile, text: list[str] | None = None) -> pd.DataFrame:

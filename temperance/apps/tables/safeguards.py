@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from temperance.apps.tables.schema import Task
+from temperance.apps.tables.kinds import TableKind, flat
 from temperance.core.checks import check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
-from temperance.decide.conformal import NormalisedResidual, Split
 from temperance.decide.defer import Deferral, defer_at
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 
 _CANDIDATES = ((16, 3.0), (8, 2.0), (4, 1.5), (2, 1.0), (1, 0.0))
 """How many thresholds are tried where there are so many times the rows that the promise needs."""
@@ -35,11 +33,11 @@ class Guard(Value):
     conformal: Any
     deferral: Deferral
 
-    def interval(self, predictive: Predictive, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def interval(self, predictive: ValuePredictive) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends; of counts the whole numbers inside, which lose nothing."""
         low, high = (flat(end) for end in self.conformal.interval(predictive))
-        if task == "counts":
-            low, high = np.maximum(np.ceil(low), 0.0), np.floor(high)
+        if predictive.outcome.whole:
+            low, high = np.maximum(np.ceil(low), predictive.outcome.least), np.floor(high)
             high = np.maximum(high, low)
         return low, high
 
@@ -73,7 +71,7 @@ def make_guard(
     y: NDArray[np.float64],
     usual: NDArray[np.bool_],
     usual_predictive: Predictive,
-    task: Task,
+    kind: TableKind,
     level: float,
     error_rate: float,
     tolerance: float,
@@ -84,13 +82,11 @@ def make_guard(
     rate is promised for such rows.
     """
     check_promises(level, error_rate, tolerance)
-    classes = task == "classification"
-    target = torch.from_numpy(y.astype(np.int64)) if classes else torch.from_numpy(y)[:, None]
+    target = kind.known_targets(y)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)
-        rule = Split() if classes else NormalisedResidual()
-        conformal = rule.calibrate(everyone, target, level=level)
-        error = torch.from_numpy(wrong_answers(usual_predictive, y[usual], task, tolerance))
+        conformal = kind.conformal().calibrate(everyone, target, level=level)
+        error = torch.from_numpy(kind.wrong(usual_predictive, y[usual], tolerance))
         count = int(usual.sum())
         candidates = next(most for most, times in _CANDIDATES if count >= times * _fewest(error_rate, most))
         deferral = defer_at(
@@ -108,16 +104,3 @@ def make_guard(
 def _fewest(error_rate: float, candidates: int) -> float:
     """The rows without an error that one of so many thresholds needs to keep the promise."""
     return math.log(0.05 / candidates) / math.log1p(-error_rate)
-
-
-def wrong_answers(predictive: Predictive, y: NDArray[np.float64], task: Task, tolerance: float) -> NDArray[np.bool_]:
-    """Rows whose answer is wrong: another class than the most probable, or further off than ``tolerance``."""
-    if task == "classification":
-        assert isinstance(predictive, ClassPredictive)
-        return predictive.predict().cpu().numpy() != y
-    return np.abs(flat(predictive.mean()) - y) > tolerance
-
-
-def flat(values: Tensor) -> NDArray[np.float64]:
-    """One column of a tensor as a float64 array."""
-    return values.detach().double().cpu().numpy().reshape(-1)

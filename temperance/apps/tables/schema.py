@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -26,11 +25,9 @@ from temperance.apps.tables.columns import (
 )
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.outcomes import Classes, Counts, Outcome, Reals
 
-Task = Literal["classification", "regression", "counts"]
-TASKS = ("classification", "regression", "counts")
 _FEW = 10  # whole numbers with at most so many different values are classes
-_CLASSES = 200
 _DISPERSED = 5.0  # whole numbers whose variance is more than so many times their mean are no counts
 
 
@@ -38,12 +35,12 @@ _DISPERSED = 5.0  # whole numbers whose variance is more than so many times thei
 class Schema(Value):
     """The columns of a run. Real targets are standardised: y = centre + spread · z.
 
-    >>> Schema("price", "regression", (), (), centre=100.0, spread=10.0).class_index
+    >>> Schema("price", Reals(), (), (), centre=100.0, spread=10.0).class_index
     {}
     """
 
     target: str
-    task: Task
+    outcome: Outcome
     columns: tuple[Column, ...]
     classes: tuple[str, ...] = ()
     centre: float = 0.0
@@ -90,14 +87,14 @@ def check_target(names: Sequence[str], target: str, argument: str = "target") ->
     raise ArgumentError(f"`{argument}` must be a column of the table; there is no `{target}`. {words} {listed}.")
 
 
-def recognise_task(values: pd.Series, name: str) -> tuple[Task, str]:
+def recognise_outcome(values: pd.Series, name: str) -> tuple[Outcome, str]:
     """What kind of target a column is, and why: classes, a quantity or counts.
 
     Text, truth values, and whole numbers with at most 10 different values are classes. Whole numbers from 0 or 1 up
     whose variance is less than 5 times their mean are counts. Everything else is a quantity.
 
-    >>> recognise_task(pd.Series(["yes", "no", "yes"]), "spam")
-    ('classification', 'spam: 2 different texts -> classification')
+    >>> recognise_outcome(pd.Series(["yes", "no", "yes"]), "spam")
+    (Classes(), 'spam: 2 different texts -> classification')
     """
     kind, _, _ = recognise(values, name)
     if kind == "empty":
@@ -106,87 +103,26 @@ def recognise_task(values: pd.Series, name: str) -> tuple[Task, str]:
         raise DataError(f"the target `{name}` holds dates; give a number (such as days) in their place.")
     if kind == "category":
         what = "truth values" if is_truth(values) else "different texts"
-        return "classification", f"{name}: {len(texts_of(values)[1]):,} {what} -> classification"
+        return Classes(), f"{name}: {len(texts_of(values)[1]):,} {what} -> classification"
     numbers = numbers_of(values)
     numbers = numbers[~np.isnan(numbers)]
     unique = np.unique(numbers)
     if (unique != np.round(unique)).any():
-        return "regression", f"{name}: {len(unique):,} different numbers -> regression"
+        return Reals(), f"{name}: {len(unique):,} different numbers -> regression"
     if len(unique) <= _FEW:
         words = f"{name}: whole numbers with {len(unique)} different values -> classification"
         if len(unique) > 2:
             words += " (if they are amounts: --task regression; if they count events: --task counts)"
-        return "classification", words
+        return Classes(), words
     ratio = numbers.var() / max(numbers.mean(), 1e-12)
     if unique[0] in (0, 1) and ratio < _DISPERSED:
-        return "counts", (
+        return Counts(), (
             f"{name}: whole numbers from {unique[0]:.0f} to {unique[-1]:.0f}, variance {ratio:.2g} times their mean -> "
             "counts (if they are amounts: --task regression)"
         )
-    return "regression", (
+    return Reals(), (
         f"{name}: {len(unique):,} different whole numbers -> regression (if they count events: --task counts)"
     )
-
-
-def read_target(
-    values: pd.Series, name: str, task: Task, classes: Sequence[str] | None = None
-) -> tuple[NDArray[np.float64], tuple[str, ...], list[str]]:
-    """The target as numbers, NaN where it is missing: classes by their place in the sorted list of names."""
-    if task == "classification":
-        codes, texts = texts_of(values)
-        names = tuple(_in_order(texts)) if classes is None else tuple(classes)
-        place = {text: k for k, text in enumerate(names)}
-        unknown = [text for text in texts if text not in place]
-        notices = []
-        if unknown:
-            count = int(np.isin(codes, [k for k, t in enumerate(texts) if t not in place]).sum())
-            notices = [
-                f"{count:,} rows have a class of `{name}` never seen in training, e.g. {unknown[0]!r}: left out."
-            ]
-        found = np.array([place.get(text, np.nan) for text in texts] + [np.nan], dtype=np.float64)
-        return found[codes], names, notices
-    numbers = numbers_of(values)
-    bad = int((np.isnan(numbers) & values.notna().to_numpy()).sum())
-    notices = [f"{bad:,} values of the target `{name}` are not finite numbers: these rows are left out."] if bad else []
-    if task == "counts":
-        known = numbers[~np.isnan(numbers)]
-        if (known < 0).any() or (known != np.round(known)).any():
-            raise DataError(
-                f"`task` counts needs whole numbers from 0 up; `{name}` has values such as "
-                f"{known[(known < 0) | (known != np.round(known))][0]:g}. Use --task regression."
-            )
-    return numbers, (), notices
-
-
-def _in_order(texts: list[str]) -> list[str]:
-    """Numbers by size, then text by alphabet."""
-
-    def key(text: str) -> tuple[int, float, str]:
-        try:
-            return 0, float(text), text
-        except ValueError:
-            return 1, 0.0, text
-
-    return sorted(texts, key=key)
-
-
-def check_learnable(y: NDArray[np.float64], name: str, task: Task, classes: Sequence[str]) -> None:
-    """Raise where there is nothing to learn."""
-    if len(y) == 0:
-        what = "value" if task == "classification" else "number"
-        raise DataError(f"the target `{name}` must hold a {what} in some row for {task}; got none.")
-    if task == "classification":
-        if len(classes) < 2:
-            raise DataError(f"the target `{name}` has one class only ({classes[0]!r}): there is nothing to learn.")
-        if len(classes) > _CLASSES:
-            raise DataError(
-                f"the target `{name}` has {len(classes):,} different values; classification takes up to {_CLASSES}. "
-                "Is it the right column?"
-            )
-    elif y.min() == y.max():
-        raise DataError(f"the target `{name}` has one value only ({y[0]:g}): there is nothing to learn.")
-    if len(y) < 10:
-        raise DataError(f"at least 10 rows with a target are needed; got {len(y)}.")
 
 
 def learn_columns(frame: pd.DataFrame, leave: dict[str, str], train: NDArray[np.int64]) -> tuple[

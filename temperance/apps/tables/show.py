@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from temperance.apps.tables.compare import Comparison
+from temperance.apps.tables.kinds import KINDS
 from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.scores import Evaluation
 from temperance.apps.tables.words import describe
@@ -32,7 +33,7 @@ def show_evaluation(found: Evaluation, run: TableRun) -> None:
             f"{value:.4g}" + (f" ± {error:.2g}" if error is not None else ""),
             f"{found.baseline[name]:.4g}",
         )
-    table.add_row(f"coverage of {found.level:.0%} {'sets' if found.task == 'classification' else 'intervals'}",
+    table.add_row(f"coverage of {found.level:.0%} {KINDS.of(found.outcome).promised}",
                   f"{found.coverage:.1%}", "")  # fmt: skip
     table.add_row("rows on which to ask a human", f"{found.share_deferred:.1%}", "")
     shown = f"{found.error_rate_answered:.1%}" if found.rows_answered else "none answered"

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import math
 
+from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.scores import Evaluation
 
 
 def describe(found: Evaluation, run: TableRun) -> list[str]:
     """A few sentences for people who do not know what a log-loss is."""
-    guard, made = run.guard, []
-    if found.task == "classification":
-        made.append(
-            f"Of {found.rows:,} test rows {found.scores['accuracy']:.1%} are classified rightly; always answering the "
-            f"most frequent class gives {found.baseline['accuracy']:.1%}."
-        )
-        made.append(
-            f"The set of plausible classes holds the truth in {found.coverage:.1%} of rows (promised: "
-            f"{guard.level:.0%}) and has {found.size:.2f} classes on average."
-        )
-    else:
-        made.append(
-            f"On {found.rows:,} test rows predictions of {found.target} are off by {found.scores['rmse']:.4g} (root "
-            f"mean square); always predicting the mean is off by {found.baseline['rmse']:.4g}."
-        )
-        made.append(
-            f"The interval holds the truth in {found.coverage:.1%} of rows (promised: {guard.level:.0%}) and is "
-            f"{found.size:.4g} wide on average."
-        )
+    guard = run.guard
+    made = kind_of(run.schema).sentences(found, guard.level)
     wrong = "" if found.tolerance is None else f", where wrong means off by more than {found.tolerance:.4g}"
     if found.rows_answered:
         made.append(

@@ -26,7 +26,7 @@ from temperance.decide.conformal.base import (
     uniforms,
 )
 from temperance.decide.conformal.quantile import conformal_rank
-from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ from temperance.decide.conformal.quantile import (
     conformal_rank,
     weighted_quantile,
 )
-from temperance.model.likelihoods import Bernoulli
-from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 
 
 class ConformalRule(Value, ABC):
@@ -224,20 +223,24 @@ def kept(scores: Tensor, threshold: Tensor, probs: Tensor, allow_empty: bool) ->
 
 
 def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Ends in order, whole numbers from 0 on for counts, rounded outwards to the predictive's dtype.
+    """Ends in order, no smaller than the outcome can be, whole numbers for counts, rounded outwards to the predictive's
+    dtype.
 
     Where no target is kept (low > high) both ends are the middle; for counts an interval without a whole number gets
     the nearest: both only add to what is kept.
     """
+    least, whole = predictive.outcome.least, predictive.outcome.whole
     middle = low + (high - low) / 2
     low, high = torch.where(low > high, middle, low), torch.where(low > high, middle, high)
     slack = 1e-12 * torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
     low, high = low - slack, high + slack
-    if predictive.likelihood.task == "counts":
+    if whole:
         nearest = ((low + high) / 2).nan_to_num(posinf=0.0, neginf=0.0).round()
-        low, high = (low - 1e-6).ceil().clamp(min=0.0), (high + 1e-6).floor()
+        low, high = (low - 1e-6).ceil().clamp(min=least), (high + 1e-6).floor()
         empty = low > high
-        low, high = torch.where(empty, nearest, low).clamp(min=0.0), torch.where(empty, nearest, high).clamp(min=0.0)
+        low, high = torch.where(empty, nearest, low), torch.where(empty, nearest, high)
+    if least > -math.inf:
+        low, high = low.clamp(min=least), high.clamp(min=least)
     like = predictive.mean()
     return _outwards(low, like, -math.inf), _outwards(high, like, math.inf)
 
@@ -253,7 +256,7 @@ def probabilities(predictive: ClassPredictive) -> Tensor:
     probs = predictive.probs.double()
     if not bool(torch.isfinite(probs).all()):
         raise NumericalError("the predicted probabilities are not finite.")
-    if isinstance(predictive.likelihood, Bernoulli):
+    if not predictive.exclusive:
         if probs.shape[1] != 1:
             raise ArgumentError(
                 f"`predictive` has {probs.shape[1]} yes/no labels; conformal sets are of classes or of a single label."
@@ -265,7 +268,7 @@ def probabilities(predictive: ClassPredictive) -> Tensor:
 def class_labels(predictive: ClassPredictive, y: Any) -> Tensor:
     """Class numbers, one a row."""
     target = predictive._targets(y)
-    return target[:, 0].long() if isinstance(predictive.likelihood, Bernoulli) else target
+    return target if predictive.exclusive else target[:, 0].long()
 
 
 def check_predictive(predictive: Any) -> None:

@@ -19,7 +19,7 @@ from temperance.decide.conformal.base import (
     group_list,
     scored,
 )
-from temperance.predict.predictive import ClassPredictive, Predictive
+from temperance.predict import ClassPredictive, Predictive
 
 
 @dataclass(frozen=True, eq=False)

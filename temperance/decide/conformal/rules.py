@@ -12,7 +12,7 @@ from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import derive_seed, generator
 from temperance.decide.conformal.base import ConformalRule, uniforms
 from temperance.decide.conformal.quantile import conformal_quantile, conformal_rank
-from temperance.predict.predictive import ValuePredictive
+from temperance.predict import ValuePredictive
 
 _PENALTIES = (0.0, 0.001, 0.01, 0.1, 0.2, 0.5)  # those that Angelopoulos et al. (2021) search over, and none
 

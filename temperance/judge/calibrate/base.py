@@ -14,7 +14,7 @@ from torch import Tensor
 
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError, NumericalError
-from temperance.predict.predictive import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import ClassPredictive, Predictive, ValuePredictive
 
 LIMIT = math.log(100.0)  # of the logarithm of any factor
 
@@ -66,7 +66,7 @@ def check_labels(predictive: ClassPredictive, y: Any, least: int, each: bool) ->
         raise NumericalError("the predicted probabilities are not finite: there is nothing to calibrate.")
     if bool((probs.amax(0) - probs.amin(0) <= 0).all()):
         raise DataError("`predictive` gives every row the same probabilities: there is nothing to calibrate.")
-    if predictive._is_binary():
+    if not predictive.exclusive:
         ones = target.mean(0)
         one_sided = (ones == 0) | (ones == 1)
         if bool(one_sided.any() if each else one_sided.all()):
@@ -83,7 +83,7 @@ def check_labels(predictive: ClassPredictive, y: Any, least: int, each: bool) ->
 
 def check_value_predictive(predictive: Any, y: Any, least: int) -> tuple[ValuePredictive, Tensor]:
     """A predictive of real targets, and targets of enough rows."""
-    if not isinstance(predictive, ValuePredictive) or predictive.likelihood.task != "regression":
+    if not isinstance(predictive, ValuePredictive) or not predictive.outcome.has_units:
         raise ArgumentError(
             f"`predictive` must be that of real targets; got {type(predictive).__name__}. For classes use "
             "Temperature; counts have no scale to change."

@@ -17,8 +17,8 @@ from temperance.judge.calibrate.base import (
     check_labels,
     mean_log_loss,
 )
+from temperance.predict import Predictive
 from temperance.predict.calibrated import MovedPredictive
-from temperance.predict.predictive import Predictive
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +45,7 @@ class IsotonicCalibrator(Calibrator):
         """The calibrated predictive."""
         known = check_class_predictive(predictive)
         q = self.probabilities(known.probs)
-        if known._is_binary():
+        if not known.exclusive:
             return MovedPredictive(known, (self.rows * q + 0.5) / (self.rows + 1))
         q = (self.rows * q + 1 / q.shape[-1]) / (self.rows + 1)
         return MovedPredictive(known, q / q.sum(-1, keepdim=True))
@@ -75,7 +75,7 @@ class Isotonic(CalibrationRule):
         device = known.weights.device
         knots, values = [], []
         for c in range(probs.shape[1]):
-            hit = (target[:, c] if known._is_binary() else (target == c)).double().cpu().numpy()
+            hit = ((target == c) if known.exclusive else target[:, c]).double().cpu().numpy()
             curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(probs[:, c], hit)
             knots.append(torch.tensor(curve.X_thresholds_, dtype=torch.float64, device=device))
             values.append(torch.tensor(curve.y_thresholds_, dtype=torch.float64, device=device))

@@ -31,8 +31,8 @@ from temperance.judge.calibrate.base import (
     mean_log_loss,
     search,
 )
+from temperance.predict import ClassPredictive, Predictive
 from temperance.predict.calibrated import map_logits
-from temperance.predict.predictive import ClassPredictive, Predictive
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class Vector(CalibrationRule):
 
         def unpack(parameters: Tensor) -> tuple[Tensor, Tensor]:
             shift = parameters[width:]
-            return parameters[:width].exp(), shift if known._is_binary() else shift - shift.mean()
+            return parameters[:width].exp(), shift - shift.mean() if known.exclusive else shift
 
         def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
             with torch.enable_grad():

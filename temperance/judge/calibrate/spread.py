@@ -20,8 +20,8 @@ from temperance.judge.calibrate.base import (
     mean_log_loss,
     search,
 )
+from temperance.predict import Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
-from temperance.predict.predictive import Predictive, ValuePredictive
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -132,10 +132,9 @@ def predictions(
         mean = torch.cat(means, 1)  # S × rows × outputs
         picked = evenly(mean[0].numel(), max_quantities)
         series.append(mean.flatten(1)[:, picked.to(mean.device)])
-        label = "class" if target.likelihood.task == "classification" else "output"
+        label = target.likelihood.outcome.part
         names = tuple(f"row {int(k) // mean.shape[-1]}, {label} {int(k) % mean.shape[-1]}" for k in picked)
-    what = {"classification": "predicted probabilities", "regression": "predicted means", "counts": "predicted rates"}
-    return _convergence(what[target.likelihood.task], names, stack_chains(series))
+    return _convergence(target.likelihood.outcome.predictions, names, stack_chains(series))
 
 
 def _convergence(what: str, names: tuple[str, ...], values: Tensor) -> Convergence:

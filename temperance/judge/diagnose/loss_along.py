@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Categories
 from temperance.data.data import Data
-from temperance.model.likelihoods import Categorical
 from temperance.model.target import Target
 from temperance.posteriors.curve import Path
 from temperance.run.fitted import Fitted
@@ -91,7 +91,7 @@ def loss_along(run: Fitted | Path, data: Any, points: int = 61, target: Target |
 def _measure(path: Path, t: Tensor, data: Data, target: Target) -> tuple[Tensor, Tensor]:
     """Mean loss, and disagreement with the first end, at each t."""
     loss, change, numbers = torch.zeros_like(t), torch.zeros_like(t), 0
-    classes = target.likelihood.task == "classification"
+    classes = isinstance(target.likelihood.outcome, Categories)
     with torch.no_grad():
         for batch in data.full_pass():
             moved = batch.to(target.device)
@@ -114,6 +114,5 @@ def _measure(path: Path, t: Tensor, data: Data, target: Target) -> tuple[Tensor,
 
 def _predictions(target: Target, mean: Tensor) -> Tensor:
     """Labels of classes, the mean of anything else."""
-    if target.likelihood.task != "classification":
-        return mean
-    return mean.argmax(-1) if isinstance(target.likelihood, Categorical) else mean > 0.5
+    outcome = target.likelihood.outcome
+    return outcome.answers(mean) if isinstance(outcome, Categories) else mean

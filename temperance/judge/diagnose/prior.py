@@ -12,8 +12,8 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Categories
 from temperance.core.seeds import check_seed, generator
-from temperance.model.likelihoods import Bernoulli, Categorical
 from temperance.model.priors import GaussianDensity, Prior
 from temperance.model.priors.base import Density
 from temperance.model.priors.composed import MixtureDensity
@@ -71,7 +71,8 @@ def prior_predictive(target: Target, x: Any, draws: int = 100, seed: int = 0) ->
     >>> prior_predictive(target, x).mean_max_share > prior_predictive(even, x).mean_max_share + 0.2
     True
     """
-    if not isinstance(target.likelihood, Categorical | Bernoulli):
+    outcome = target.likelihood.outcome
+    if not isinstance(outcome, Categories):
         raise ArgumentError(f"`target` must have classes: Categorical or Bernoulli; got {target.likelihood!r}.")
     rng = generator(check_seed(seed), "prior predictive", device=target.device)
     theta = target.sample_prior(check_count(draws, "draws"), rng)
@@ -83,7 +84,7 @@ def prior_predictive(target: Target, x: Any, draws: int = 100, seed: int = 0) ->
             total = part if total is None else total + part
     assert total is not None
     shares = total / len(found)
-    if isinstance(target.likelihood, Bernoulli):
+    if not outcome.exclusive:
         if shares.shape[1] > 1:
             raise ArgumentError(f"`target` must have one label under Bernoulli; got {shares.shape[1]}.")
         shares = torch.cat([1 - shares, shares], 1)

@@ -132,7 +132,7 @@ def points() -> tuple[tp.data.Data, float, bool]:
     else:
         x, y = stand_in()
     mean, scale = float(y.mean()), float(y.std())
-    info = tp.data.DataInfo(name="three clusters", task="regression")
+    info = tp.data.DataInfo(name="three clusters", outcome=tp.outcomes.Reals())
     return tp.data.Data(x, (y - mean) / scale, info=info), scale, found is not None
 
 

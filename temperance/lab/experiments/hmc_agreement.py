@@ -125,7 +125,7 @@ def made_up(rows: int, vocabulary: int, length: int, seed: int) -> tuple[tp.data
     rng = torch.Generator().manual_seed(seed)
     y = torch.randint(2, (rows,), generator=rng)
     x = torch.multinomial(log_p.exp()[y], length, replacement=True, generator=rng)
-    info = tp.data.DataInfo(name=MADE_UP, task="classification", num_classes=2)
+    info = tp.data.DataInfo(name=MADE_UP, outcome=tp.outcomes.Classes(), num_classes=2)
     return tp.data.Data(x, y, info=info), log_p[:, x].sum(-1).T.softmax(1)
 
 

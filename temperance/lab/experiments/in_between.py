@@ -122,7 +122,7 @@ def clusters(settings: BetweenSettings, seed: int) -> tp.data.Data:
     places = [low + (high - low) * torch.rand(half, 1, generator=rng) for low, high in CLUSTERS]
     x = torch.cat(places)
     y = truth(x) + settings.noise * torch.randn(x.shape, generator=rng)
-    return tp.data.Data(x, y, info=tp.data.DataInfo(name="two clusters", task="regression"))
+    return tp.data.Data(x, y, info=tp.data.DataInfo(name="two clusters", outcome=tp.outcomes.Reals()))
 
 
 def truth(x: Tensor) -> Tensor:

@@ -69,18 +69,17 @@ def run(settings: TableSettings, cell: Cell) -> dict[str, Any]:
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
     held = len(whole) // 5
     rows, kept = whole.subset(order[held:]), whole.subset(order[:held])
-    classes = whole.info.task != "regression"
+    classes = isinstance(whole.info.outcome, tp.outcomes.Categories)
     epochs, batch_size = recipes.training(len(rows))
     assert isinstance(whole.x, Tensor)
+    assert whole.info.outcome is not None
     method = recipes.method_named(cell["method"])
     shape = (whole.x.shape[1], int(whole.y.max()) + 1 if classes else 1)
     length = max(3, round(settings.length * epochs))
     noises: tuple[tp.Likelihood, ...] = (tp.Categorical(),) if classes else (tp.HeteroscedasticNormal(), tp.Normal())
     began = time.perf_counter()
     for noise in noises:  # as `temperance fit` does: noise that depends on the row, where the method can learn it
-        target = recipes.table_target(
-            "classification" if classes else "regression", *shape, likelihood=noise, seed=seed
-        )
+        target = recipes.table_target(whole.info.outcome, *shape, likelihood=noise, seed=seed)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tp.errors.TemperanceWarning)

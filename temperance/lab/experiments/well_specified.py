@@ -118,7 +118,7 @@ def problem(settings: WellSettings, seed: int) -> tuple[tp.data.Data, Tensor, Te
             return torch.func.functional_call(network, target.layout.unflatten(truth), (inputs,)).softmax(-1)
 
     y = torch.multinomial(probabilities(x), 1, generator=rng).squeeze(1)
-    info = tp.data.DataInfo(name="a draw from the prior", task="classification", num_classes=settings.classes)
+    info = tp.data.DataInfo(name="a draw from the prior", outcome=tp.outcomes.Classes(), num_classes=settings.classes)
     return tp.data.Data(x, y, info=info), test, probabilities(test).double(), start
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from temperance.core.checks import check_level
 from temperance.core.errors import ArgumentError
-from temperance.predict import ClassPredictive, CountPredictive, ValuePredictive, scores
+from temperance.core.outcomes import Categories, Quantities
+from temperance.core.registry import ByOutcome
+from temperance.predict import ClassPredictive, ValuePredictive, scores
 from temperance.predict.scores.classification import Array, as_float64
 from temperance.show.plot.style import BAND, BLUE, INK, MUTED, Numbers, axes, legend
 
@@ -141,7 +143,7 @@ def observed_coverage(predictive: ValuePredictive, y: Any, levels: Sequence[floa
     truth = values_of(predictive, y)
     upto = predictive.cdf(truth).detach().double().cpu()
     below = upto
-    if isinstance(predictive, CountPredictive):
+    if predictive.outcome.whole:
         before = predictive.cdf((truth - 1).clamp(min=0)).detach().double().cpu()
         below = torch.where(truth.cpu() > 0, before, 0.0)
     inside = [((upto >= (1 - a) / 2) & (below < (1 + a) / 2)).double().mean() for a in wanted]
@@ -187,3 +189,11 @@ def both_classes(probs: Array) -> Array:
             f"from {yes.min().item():.4g} to {yes.max().item():.4g}."
         )
     return torch.stack([1 - yes, yes], dim=1)
+
+
+CALIBRATION: ByOutcome[Callable[[Any, Any, Any], Any]] = ByOutcome(
+    "plots of calibration", "temperance.show.plot.calibration.CALIBRATION"
+)
+"""Whether the uncertainty of each outcome can be believed: a plot of predictive, known answers and axes."""
+CALIBRATION.register(Categories, reliability)
+CALIBRATION.register(Quantities, coverage)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_level
 from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Categories
 from temperance.data.data import _as_inputs
 from temperance.data.sources import first_tensor, map_tensors
 from temperance.judge.diagnose import Temperatures, configurational, kinetic, kinetic_interval
@@ -108,8 +109,7 @@ def traces(
     if x is None:
         raise ArgumentError("`x` must hold some inputs at which to predict; got None, and the run has no data.")
     series = predicted_series(target, chains, x, rows)
-    label = "probability" if target.likelihood.task == "classification" else "predicted mean"
-    ax = axes(ax, "Chains in function space", "draw", label)
+    ax = axes(ax, "Chains in function space", "draw", target.likelihood.outcome.prediction)
     for k, chain in enumerate(series):
         steps = evenly(len(chain), _DRAWS).numpy()
         for row in range(chain.shape[1]):
@@ -147,7 +147,8 @@ def predicted_series(target: Target, chains: tuple[Draws, ...], x: Any, rows: in
                 parts.append(target.likelihood.mean(outputs, target.layout.unflatten(theta, "likelihood")).cpu())
             found.append(torch.cat(parts).double())
     average = torch.cat(found).mean(0)  # rows × outputs
-    best = average.argmax(-1) if target.likelihood.task == "classification" else torch.zeros(len(average)).long()
+    classes = isinstance(target.likelihood.outcome, Categories)
+    best = average.argmax(-1) if classes else torch.zeros(len(average)).long()
     return [chain[:, torch.arange(len(average)), best].numpy() for chain in found]
 
 

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.model.likelihoods import Bernoulli
+from temperance.core.outcomes import Categories
 from temperance.predict import ClassPredictive, Predictive, scores
 from temperance.predict.scores.classification import as_float64
 from temperance.show import plot
 from temperance.show.plot.calibration import consistency_band
 from temperance.show.report.figures import figure
 from temperance.show.report.html import Markup, Section, Tile, beside, tag
-from temperance.show.report.part import PASSED_ON, Part, finite
+from temperance.show.report.part import CHAPTERS, PASSED_ON, Part, finite
+from temperance.show.report.request import Request
 from temperance.show.report.words import count, kept_promise, names_or, number, percent, share_interval
 
 _BINS = 10
@@ -39,7 +40,7 @@ class ClassPart(Part):
         super().__init__(predictive)
         self.log_prob = finite(predictive.log_prob(y), "log-probabilities of `y`")  # checks y too
         self.probs = finite(predictive.probs, "predicted probabilities")
-        self.labels = isinstance(getattr(predictive, "likelihood", None), Bernoulli) or self.probs.shape[1] == 1
+        self.labels = not predictive.exclusive or self.probs.shape[1] == 1
         self.truth = as_float64("y", y if isinstance(y, Tensor) else torch.as_tensor(y)).reshape(self.rows, -1).long()
         columns = self.probs.shape[1]
         if class_names is not None and len(class_names) != columns and not (columns == 1 and len(class_names) == 2):
@@ -254,3 +255,12 @@ def bars(shares: Sequence[tuple[str, float]]) -> Markup:
         for name, share in shares
     ]
     return tag("ul", *lines, class_="bars")
+
+
+def chapter(request: Request) -> ClassPart:
+    """Classes or labels of a page."""
+    assert isinstance(request.predictive, ClassPredictive)
+    return ClassPart(request.predictive, request.y, request.class_names)
+
+
+CHAPTERS.register(Categories, chapter)

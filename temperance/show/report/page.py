@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from temperance.core.errors import ArgumentError
 from temperance.core.version import __version__
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import Predictive
 from temperance.run.fitted import Fitted
-from temperance.show.report import examples, sampler, settings
-from temperance.show.report.classes import ClassPart
+from temperance.show.report import classes, examples, regression, sampler, settings  # noqa: F401  chapters
 from temperance.show.report.doubt import Doubt
 from temperance.show.report.folder import MARK, check_folder, write_page
 from temperance.show.report.html import Markup, Section, escape, join, paragraphs, table, tag
-from temperance.show.report.part import Part
-from temperance.show.report.regression import ValuePart
+from temperance.show.report.part import CHAPTERS, Part
+from temperance.show.report.request import Request
 from temperance.show.report.style import STYLE
 from temperance.show.report.words import count
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to report on; see :func:`temperance.show.report.write_report`."""
-
-    predictive: Predictive
-    y: Any
-    x: Any
-    ood: Predictive | None
-    ood_words: str
-    examples: Any
-    feature_names: Sequence[str] | None
-    fitted: Fitted | None
-    title: str
-    method_words: str
-    rows_words: str
-    caution: str
-    settings: Mapping[str, object]
-    class_names: Sequence[str] | None
-    target_name: str | Sequence[str]
-    extra: Mapping[str, object]
-    notes: Sequence[str] = ()
-    calibration_words: str = ""
-    advise: bool = True
-    seen: bool = False
-    """Whether the model was trained on these rows: then they are counted, and nothing is concluded from them."""
 
 
 def write(path: str | Path, request: Request, overwrite: bool) -> Path:
@@ -76,14 +46,12 @@ def render(request: Request) -> str:
 
 def _part(request: Request) -> Part:
     predictive = request.predictive
-    if isinstance(predictive, ClassPredictive):
-        return ClassPart(predictive, request.y, request.class_names)
-    if isinstance(predictive, ValuePredictive):
-        return ValuePart(predictive, request.y, request.target_name)
-    raise ArgumentError(
-        f"`predictive` must be what `fitted.predict` returned, of classes, real values or counts; got "
-        f"{type(predictive).__name__}."
-    )
+    if not isinstance(predictive, Predictive):
+        raise ArgumentError(
+            f"`predictive` must be what `fitted.predict` returned, of classes, real values or counts; got "
+            f"{type(predictive).__name__}."
+        )
+    return CHAPTERS.of(predictive.outcome)(request)
 
 
 def _summary(part: Part, sentences: Sequence[str], request: Request) -> Section:

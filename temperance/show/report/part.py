@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from temperance.core.errors import NumericalError
+from temperance.core.registry import ByOutcome
 from temperance.predict import Predictive, scores
 from temperance.show import plot
 from temperance.show.report.figures import figure
 from temperance.show.report.html import Markup, Section, Tile, beside
+from temperance.show.report.request import Request
 from temperance.show.report.words import number, percent
 
 SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
@@ -178,3 +180,9 @@ def quantile_rows(
 def _some(values: Tensor) -> Tensor:
     """torch.quantile takes at most 16 million numbers."""
     return values if len(values) <= 10**6 else values[torch.linspace(0, len(values) - 1, 10**6).long()]
+
+
+CHAPTERS: ByOutcome[Callable[[Request], Part]] = ByOutcome(
+    "chapters of the report", "temperance.show.report.part.CHAPTERS"
+)
+"""The part of the page on each outcome: of what is asked for, measured."""

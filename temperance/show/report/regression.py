@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.predict import CountPredictive, Predictive, ValuePredictive, scores
+from temperance.core.outcomes import Quantities
+from temperance.predict import Predictive, ValuePredictive, scores
 from temperance.show import plot
 from temperance.show.plot.calibration import LEVELS, consistency_band, observed_coverage, values_of
 from temperance.show.report.figures import figure
 from temperance.show.report.html import Markup, Section, Tile, table, tag
-from temperance.show.report.part import PASSED_ON, Part, finite
+from temperance.show.report.part import CHAPTERS, PASSED_ON, Part, finite
+from temperance.show.report.request import Request
 from temperance.show.report.words import count, kept_promise, number, percent, share_interval
 
 LEVEL = 0.9
@@ -54,7 +56,7 @@ class ValuePart(Part):
     @property
     def counts(self) -> bool:
         """Whether whole numbers are predicted."""
-        return isinstance(self.predictive, CountPredictive)
+        return self.values.outcome.whole
 
     def spread(self, predictive: Predictive, ends: tuple[Tensor, Tensor] | None = None) -> dict[str, Tensor]:
         """See :class:`Part`: standard deviations of the members' means, and of the noise."""
@@ -218,3 +220,12 @@ class ValuePart(Part):
 def _samples(numbers: int) -> int:
     """Draws for the CRPS: 200, fewer where there are very many values."""
     return max(20, min(200, 5_000_000 // max(1, numbers)))
+
+
+def chapter(request: Request) -> ValuePart:
+    """Numbers of a page."""
+    assert isinstance(request.predictive, ValuePredictive)
+    return ValuePart(request.predictive, request.y, request.target_name)
+
+
+CHAPTERS.register(Quantities, chapter)

@@ -18,7 +18,7 @@ from temperance.apps.tables.columns import (
     texts_of,
 )
 from temperance.apps.tables.encode import encode
-from temperance.apps.tables.schema import learn_columns, recognise_task
+from temperance.apps.tables.schema import learn_columns, recognise_outcome
 from temperance.apps.tables.split import halves, split_rows
 from temperance.core.errors import DataError
 
@@ -81,7 +81,7 @@ def test_texts_have_one_form() -> None:
     ],
 )
 def test_tasks(values: object, task: str) -> None:
-    found, why = recognise_task(pd.Series(values), "y")
+    found, why = recognise_outcome(pd.Series(values), "y")
     assert found == task
     assert f"-> {task}" in why
 

@@ -10,8 +10,8 @@ import temperance as tp
 from temperance.core import encoding as values
 from temperance.core.errors import ArgumentError
 from temperance.decide.conformal import APS, CQR, AdaptiveConformal, Mondrian, Split
+from temperance.predict import Predictive
 from temperance.predict.calibrated import from_outputs
-from temperance.predict.predictive import Predictive
 
 
 def zeros(n: int) -> Predictive:

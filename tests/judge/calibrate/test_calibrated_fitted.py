@@ -19,7 +19,7 @@ from temperance.judge.calibrate import (
     load_calibrated,
     split_for_calibration,
 )
-from temperance.predict.linearised import LinearisedClassPredictive
+from temperance.predict.linearised_classes import LinearisedClassPredictive
 
 
 def make_network() -> nn.Module:

@@ -12,8 +12,8 @@ from temperance.core import encoding as values
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.judge.calibrate import Isotonic, Temperature, TemperatureCalibrator, VarianceScale, Vector
 from temperance.judge.calibrate.base import search
+from temperance.predict import ClassPredictive
 from temperance.predict.calibrated import MovedPredictive, from_outputs
-from temperance.predict.predictive import ClassPredictive
 
 
 def draw(probs: Tensor, seed: int) -> Tensor:

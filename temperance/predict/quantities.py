@@ -1,0 +1,72 @@
+"""What predictives of numbers share: real numbers, counts, and whatever else has a distribution function."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_level
+from temperance.core.outcomes import Quantities
+from temperance.model.likelihoods import QuantityLikelihood
+from temperance.predict import scores
+from temperance.predict.predictive import SCORES, Predictive
+
+
+class ValuePredictive(Predictive):
+    """For real targets and counts: a mixture over members of their own distributions."""
+
+    @property
+    def outcome(self) -> Quantities:
+        """What kind of number is predicted."""
+        return cast(Quantities, self.likelihood.outcome)
+
+    @property
+    def numbers(self) -> QuantityLikelihood:
+        """The likelihood, as one of numbers."""
+        return cast(QuantityLikelihood, self.likelihood)
+
+    def std(self) -> Tensor:
+        """√variance: the predictive standard deviation, noise included."""
+        return self.variance().sqrt()
+
+    def epistemic_std(self) -> Tensor:
+        """The standard deviation of the members' means: what more data would remove."""
+        return self.epistemic_variance().sqrt()
+
+    def cdf(self, y: Any) -> Tensor:
+        """P(Y ≤ y | x, D), rows × outputs."""
+        target = self._targets(y)
+        parts = []
+        for rows, outputs, learned in self.source.blocks():
+            parts.append(self._average(partial(self._member_cdf, target[rows]), outputs, learned))
+        return torch.cat(parts)
+
+    def _member_cdf(self, y: Tensor, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+        return self.numbers.cdf(outputs, y, learned)
+
+    @abstractmethod
+    def quantile(self, level: float) -> Tensor:
+        """The value below which y falls with probability ``level``, rows × outputs."""
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Central predictive interval of y: (low, high), rows × outputs."""
+        tail = (1 - check_level(level)) / 2
+        return self.quantile(tail), self.quantile(1 - tail)
+
+
+def quantity_scores(predictive: ValuePredictive, y: Tensor) -> dict[str, float]:
+    """``rmse``, ``coverage_90`` of the 90 % interval and ``crps`` of 200 draws of y."""
+    known = y if y.dim() == 2 else y.unsqueeze(-1)
+    low, high = predictive.interval(0.9)
+    return {
+        "rmse": scores.rmse(predictive.mean(), known),
+        "coverage_90": scores.interval_coverage(low, high, known).coverage,
+        "crps": scores.sample_crps(predictive.sample(200).flatten(1), known.flatten()),
+    }
+
+
+SCORES.register(Quantities, quantity_scores)
