@@ -301,7 +301,7 @@ def test_rows_are_streamed_and_chunks_do_not_matter():
 def test_process_of_all_data_is_the_dense_predictive(likelihood):
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(30, 3, generator=rng, dtype=F64)
-    y = torch.randint(0, 3, (30,), generator=rng) if likelihood.task == "classification" else x.sin()
+    y = torch.randint(0, 3, (30,), generator=rng) if likelihood.outcome == tp.outcomes.Classes() else x.sin()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     target = tp.Target(net, likelihood, tp.GaussianPrior(tp.FanIn(bias=0.5)), temperature=0.7)

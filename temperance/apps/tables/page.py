@@ -66,9 +66,9 @@ def _whose(found: Evaluation, kind: TableKind) -> str:
     from temperance.show.report.words import percent
 
     return (
-        f"Numbers, plots and rows from here on are of the model's own {kind.own_words}. `temperance predict` writes conformal "
-        f"{kind.promised} instead, which held the truth in {percent(found.coverage)} of these rows (promised: "
-        f"{percent(found.level)}), and marks in ask_a_human the rows to pass on."
+        f"Numbers, plots and rows from here on are of the model's own {kind.own_words}. `temperance predict` writes "
+        f"conformal {kind.promised} instead, which held the truth in {percent(found.coverage)} of these rows "
+        f"(promised: {percent(found.level)}), and marks in ask_a_human the rows to pass on."
     )
 
 

@@ -195,7 +195,7 @@ def check(run: tp.Fitted, found: dict[str, Tensor], x, settings) -> None:
     units = settings.get("normalise", tp.data.DataInfo())
     given = x if units.x_mean is None else (x - units.x_mean) / units.x_scale
     said = run.predict(given, draws=settings.get("draws"), seed=settings.get("seed", 0))
-    if run.target.likelihood.task == "classification":
+    if isinstance(run.target.likelihood.outcome, tp.outcomes.Categories):
         close = {"rtol": 1e-4, "atol": 2e-6}
         torch.testing.assert_close(found["probs"], said.probs, **close)
         torch.testing.assert_close(found["std"], said.std(), **close)

@@ -82,7 +82,7 @@ def test_texts_have_one_form() -> None:
 )
 def test_tasks(values: object, task: str) -> None:
     found, why = recognise_outcome(pd.Series(values), "y")
-    assert found == task
+    assert found.name == task
     assert f"-> {task}" in why
 
 

@@ -203,7 +203,7 @@ def test_a_saved_run_predicts_the_same_to_the_bit(values: TableRun, classes: Tab
     with pytest.raises(StoreError, match="finished run"):
         values.save(tmp_path / "0")
     values.save(tmp_path / "1", overwrite=True)
-    assert load_table_run(tmp_path / "1").schema.task == "regression"
+    assert load_table_run(tmp_path / "1").schema.outcome.name == "regression"
 
 
 def test_runs_of_other_versions_and_damaged_ones(values: TableRun, tmp_path: Path) -> None:
