@@ -67,7 +67,7 @@ class Outcome(Value):
         Outcome._named[cls.name] = cls
 
     def __str__(self) -> str:
-        return self.name
+        return getattr(self, "name", type(self).__name__)
 
     @staticmethod
     def named(given: str | Outcome, argument: str = "task", among: Iterable[type[Outcome]] | None = None) -> Outcome:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.apps.integrations.exportable import ExportablePredictive
+from temperance.apps.integrations.exportable import STATISTICS, ExportablePredictive
 from temperance.core.checks import check_count, check_level
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.core.seeds import check_seed
@@ -125,6 +125,7 @@ def predictive_module(
             f'exported. by="network" exports draws of {type(posterior).__name__} through the network itself, whose '
             "predictions differ."
         )
+    STATISTICS.of(target.likelihood.outcome)  # refused here, rather than as torch's failure to trace
     chosen, units = _levels(target.likelihood, levels), _units(normalise, target.likelihood)
     nodes = posterior.nodes(None if draws is None else check_count(draws, "draws"), check_seed(seed))
     theta, buffers = nodes.fetch(0, len(nodes))

@@ -87,12 +87,14 @@ class ExportablePredictive(nn.Module):
 Learned = dict[str, Tensor]
 Statistics = Callable[[ExportablePredictive, Tensor, Tensor, Tensor, Learned], dict[str, Tensor]]
 
-STATISTICS: ByOutcome[Statistics] = ByOutcome("exported statistics", "temperance.integrations.exportable.STATISTICS")
+STATISTICS: ByOutcome[Statistics] = ByOutcome(
+    "exported statistics", "temperance.apps.integrations.exportable.STATISTICS"
+)
 """What the artefact returns of each outcome: of the module, the mean and epistemic variance of the members, their
 outputs, and what the likelihood has learned."""
 
 QUANTILES: ByOutcome[Callable[[ExportablePredictive, Tensor, Learned], Tensor]] = ByOutcome(
-    "exported quantiles", "temperance.integrations.exportable.QUANTILES"
+    "exported quantiles", "temperance.apps.integrations.exportable.QUANTILES"
 )
 """The mixture's quantiles of each outcome, levels × rows × outputs."""
 

@@ -1,0 +1,69 @@
+"""Outcomes by type, and what rooms have for them."""
+
+from __future__ import annotations
+
+import pytest
+
+import temperance as tp
+from temperance.core.encoding import decode, encode
+from temperance.core.errors import ArgumentError
+from temperance.core.outcomes import Categories, Classes, Counts, Labels, Outcome, Quantities, Reals
+from temperance.core.registry import ByOutcome
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outcome"),
+    [
+        (tp.Categorical(), Classes()),
+        (tp.Bernoulli(), Labels()),
+        (tp.Normal(), Reals()),
+        (tp.HeteroscedasticNormal(), Reals()),
+        (tp.StudentT(), Reals()),
+        (tp.Poisson(), Counts()),
+    ],
+)
+def test_a_likelihood_names_its_outcome(likelihood: tp.Likelihood, outcome: Outcome) -> None:
+    assert likelihood.outcome == outcome
+
+
+@pytest.mark.parametrize("kind", [Classes, Labels, Reals, Counts])
+def test_names_and_files_lead_back(kind: type[Outcome]) -> None:
+    assert Outcome.named(kind.name) == kind()
+    assert Outcome.named(kind()) == kind()
+    assert decode(encode(kind(), {}), {}) == kind()
+    assert str(kind()) == kind.name
+
+
+def test_outcomes_differ() -> None:
+    assert Classes() != Labels()
+    assert len({Classes(), Labels(), Reals(), Counts(), Classes()}) == 4
+
+
+@pytest.mark.parametrize("given", ["guess", "", None, 3, Labels()])
+def test_an_unknown_name_lists_the_known_ones(given: object) -> None:
+    with pytest.raises(ArgumentError, match=r"`kind` must be one of classification, regression; got"):
+        Outcome.named(given, "kind", among=(Classes, Reals))  # type: ignore[arg-type]
+
+
+def test_a_name_cannot_be_taken_twice() -> None:
+    with pytest.raises(ArgumentError, match="'counts' is that of Counts"):
+        type("Tallies", (Quantities,), {"name": "counts"})
+    assert Outcome.named("counts") == Counts()
+
+
+def test_a_variety_without_a_name_does_not_take_that_of_its_kind() -> None:
+    type("Grades", (Classes,), {})
+    assert type(Outcome.named("classification")) is Classes
+
+
+def test_the_nearest_entry_counts_and_a_missing_one_says_how_to_add_it() -> None:
+    rooms: ByOutcome[str] = ByOutcome("rooms", "house.ROOMS")
+    rooms.register(Categories, "parlour")
+    rooms.register(Labels, "attic")
+    assert (rooms.of(Classes()), rooms.of(Labels()), rooms.find(Reals())) == ("parlour", "attic", None)
+    assert rooms.outcomes == (Categories, Labels)
+    words = r"no rooms for the outcome Reals \(regression\), only for Categories, Labels.*house.ROOMS.register\(Reals, "
+    with pytest.raises(ArgumentError, match=words):
+        rooms.of(Reals())
+    with pytest.raises(ArgumentError, match="`outcome` must be a class"):
+        rooms.register(Reals(), "kitchen")  # type: ignore[arg-type]
