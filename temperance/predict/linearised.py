@@ -311,7 +311,7 @@ def predict_linearised(
 ) -> Predictive:
     """The predictive of the linearised network; see the module."""
     linear = Linearised(target, posterior, x, batch_size)
-    parts = len(linear.parts)
+    parts = len(linear.laws)
 
     def functions(count: int) -> FunctionSource:
         wanted = max(count, draws or 0)

@@ -223,7 +223,7 @@ class _Dear(tp.MAP):
 @dataclass(frozen=True, eq=False)
 class _Greedy(tp.MAP):
     def init(self, target, theta, rng):
-        state = super().init(target, theta, rng)
+        state = super().init(target, tp.Starts.of(theta), [rng])
         return MAPState(**{**vars(state), "best_buffers": {"hoard": state.theta.expand(5, -1).clone()}})
 
 
