@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -20,8 +21,15 @@ from temperance.fitted import Fitted, load
 from temperance.inference import HMC, MAP, SGHMC, Inference
 from temperance.testing.checks import Report
 from temperance.testing.composition_rules import check_rules
-from temperance.testing.composition_runs import Runs, Says, SmallProblem, says, small_problem, steps_counted
-from temperance.testing.composition_runs import warnings_heard as heard_warnings
+from temperance.testing.composition_runs import (
+    Runs,
+    Says,
+    SmallProblem,
+    says,
+    small_problem,
+    steps_counted,
+    warnings_heard,
+)
 
 Wrapper = Callable[[Inference[Any]], Inference[Any]]
 
@@ -39,7 +47,7 @@ class Composition(Report):
 
     @property
     def short(self) -> str:
-        """The first thing that went wrong."""
+        """What went wrong, in a line."""
         wrong = [f"{c.name}: {c.detail}" if c.detail else c.name for c in self.checks if not c.passed]
         return "; ".join(wrong)
 
@@ -80,11 +88,11 @@ def examine_composition(
 ) -> Composition:
     """As :func:`check_composition`, but a failure is returned, not raised."""
     runs = Runs(problem or small_problem(), steps, batch_size)
-    report = Composition(f"{_name_of(outer, inner)}({inner!r})")
+    report = Composition(f"{'('.join(_wrappers(outer))}({inner!r})")
     method: Inference[Any] | None = None
     fitted: Fitted | None = None
     stage = "construction"
-    with heard_warnings() as heard, steps_counted() as made:
+    with warnings_heard() as heard, steps_counted() as made:
         try:
             method = outer(inner)
             report.subject = repr(method)
@@ -99,11 +107,13 @@ def examine_composition(
     report.outcome = "works"
     report.add("predictions are finite", first.finite)
     _check_warnings(report, heard, runs, inner, allowed_warnings)
-    _guarded(report, "same seed, same result", _check_seed, runs, method, first)
-    _guarded(report, "save → load", _check_load, runs, fitted, first)
-    if method.default_steps != 0:
-        _guarded(report, "kill → resume", _check_resume, runs, method, first)
-    check_rules(report, runs, method, inner, fitted, first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # heard once is enough
+        _guarded(report, "same seed, same result", _check_seed, runs, method, first)
+        _guarded(report, "save → load", _check_load, runs, fitted, first)
+        if method.default_steps != 0:
+            _guarded(report, "kill → resume", _check_resume, runs, method, first)
+        check_rules(report, runs, method, inner, fitted, first)
     if not report.passed:
         report.outcome = "fails"
     return report
@@ -135,7 +145,7 @@ def _check_refusal(
     if not own:
         return
     above = classes_of(method) if method is not None else []
-    above = above[: len(above) - len(classes_of(inner))] or _wrappers(outer) or [_name_of(outer, inner)]
+    above = above[: len(above) - len(classes_of(inner))] or _wrappers(outer)
     chain = [*above, type(inner).__name__]
     named = [k for k, name in enumerate(chain) if re.search(rf"\b{re.escape(name)}\b", message)]
     pair = len(chain) == 2 and chain[0] == chain[1]
@@ -174,12 +184,7 @@ def _wrappers(outer: Wrapper) -> list[str]:
             return classes_of(outer(probe))[:-1]
         except TemperanceError:
             continue
-    return []
-
-
-def _name_of(outer: Wrapper, inner: Inference[Any]) -> str:
-    found = _wrappers(outer)
-    return "(".join(found) if found else getattr(outer, "__name__", "wrapper")
+    return [getattr(outer, "__name__", type(outer).__name__)]
 
 
 # ---------------------------------------------------------------------- (a) works
@@ -222,7 +227,7 @@ def _check_warnings(report: Report, heard: list[str], runs: Runs, inner: Inferen
     """A wrapper may pass on what its method warns of by itself; what is new must be about something."""
     usual: list[str] = []
     if heard:
-        with heard_warnings() as usual:
+        with warnings_heard() as usual:
             try:
                 runs.new(inner)
             except Exception:

@@ -166,6 +166,16 @@ class Runs:
             **options,
         )
 
+    def seeds(self, method: Inference[Any], subset: Any, count: int) -> tuple[Tensor, Tensor]:
+        """Mean predictions of runs of several seeds, and how they spread over the seeds and within runs together."""
+        found = []
+        for seed in range(count):
+            other = dataclasses.replace(self, seed=seed, done={}, kept=[])
+            found.append(says(other.new(method, subset), self.problem.queries))
+        means = torch.stack([one.mean for one in found]).double()
+        within = torch.stack([one.epistemic for one in found]).double().mean(0)
+        return means.mean(0), (means.var(0) + within).sqrt()
+
     def alone(self, method: Inference[Any], subset: Any = None, full: bool = False) -> Fitted | None:
         """The run of a method that others are compared with; ``None`` where the method cannot run by itself."""
         key = (id(method), repr(subset), full)
@@ -183,7 +193,7 @@ class Runs:
     def killed_twice(self, method: Inference[Any], folder: Path) -> tuple[Fitted, int]:
         """A run that ended twice in its middle and went on each time; and how often it really was ended."""
         ends = 0
-        for stop in (self.steps // 3 + 1, self.steps // 3):
+        for stop in (self.steps // 4, self.steps // 2):  # in the first part of a run that has two, and in the second
             with contextlib.suppress(_Stopped), _stopped_after(type(method), stop):
                 self.new(method, checkpoint=folder, every=2)
                 ends -= 1
@@ -193,13 +203,21 @@ class Runs:
 
 @contextlib.contextmanager
 def steps_counted() -> Iterator[list[int]]:
-    """Steps that any method finished, in the one number of the list. One that was refused in its beginning is none."""
+    """Steps that were finished, in the one number of the list: those of the outermost method, or a first one further
+    inside. A step that was refused in its beginning is none."""
     made = [0]
+    depth = whole = 0
 
     def make(original: Any) -> Any:
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
-            made[0] += 1
+            nonlocal depth, whole
+            depth += 1
+            try:
+                found = original(self, *args, **kwargs)
+            finally:
+                depth -= 1
+            whole += depth == 0
+            made[0] = max(whole, 1)
             return found
 
         return step

@@ -1,4 +1,4 @@
-"""The table of every wrapper with every method, and the page that shows it: ``python -m temperance.testing.composition_table``.
+"""The table of every wrapper with every method; ``temperance.testing.composition_page`` makes a page of it.
 
 Each cell is a short run on a small problem. The settings are not good ones: they let a run of a dozen steps go through
 every phase of a method (a warm-up, cycles, a basis that is trained first).
@@ -27,7 +27,7 @@ _SWAG = tp.SWAG(_WALK, rank=2, start=0.25, every=1)
 _SGHMC = tp.SGHMC(lr=0.03)
 _HMC = tp.HMC(step_size=0.05, length=3)
 _NUTS = tp.NUTS(step_size=0.05, max_depth=4)
-_WARM = tp.Warmup(tp.NUTS(max_depth=4), 4, mass="none")
+_WARM = tp.Warmup(tp.NUTS(max_depth=4), 6, mass="none")
 _PCA = tp.PCA(2, tp.SWAG(_WALK, rank=3, start=0.0, every=1))
 
 WRAPPERS: dict[str, Wrapper] = {
@@ -36,10 +36,10 @@ WRAPPERS: dict[str, Wrapper] = {
     "On, last layer": lambda m: tp.On(tp.last_layer, m),
     "Collect": lambda m: tp.Collect(m),  # type: ignore[arg-type]
     "Cyclical": lambda m: tp.Cyclical(m, cycle=3),  # type: ignore[arg-type]
-    "Warmup": lambda m: tp.Warmup(m, 4, mass="none"),  # type: ignore[arg-type]
+    "Warmup": lambda m: tp.Warmup(m, 6, mass="none"),  # type: ignore[arg-type]
     "Tempered": lambda m: tp.Tempered(m, (1.0, 2.0)),  # type: ignore[arg-type]
     "Subspace": lambda m: tp.Subspace(m, tp.RandomBasis(2)),
-    "Subspace, PCA": lambda m: tp.Subspace(m, _PCA, batch_size=10),
+    "Subspace, PCA": lambda m: tp.Subspace(m, _PCA, share=0.34, batch_size=10),
     "Anchored": lambda m: tp.Anchored(m),  # type: ignore[arg-type]
     "SWAG": lambda m: tp.SWAG(m, rank=2, start=0.25, every=1),  # type: ignore[arg-type]
     "Laplace, Dense": lambda m: tp.Laplace(m, tp.Dense()),
@@ -51,7 +51,7 @@ WRAPPERS: dict[str, Wrapper] = {
 
 INNERS: dict[str, Inference[Any]] = {
     "MAP": _POINT,
-    "MAP, L-BFGS": tp.MAP(lr=0.5, optimizer=torch.optim.LBFGS),
+    "MAP, L-BFGS": tp.MAP(lr=0.05, optimizer=torch.optim.LBFGS, optimizer_args={"max_iter": 4}),
     "Anchored": tp.Anchored(_POINT),
     "Laplace, Dense": tp.Laplace(_POINT, tp.Dense()),
     "Laplace, KFAC": tp.Laplace(_POINT, tp.KFAC()),
@@ -198,14 +198,19 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
         {},
     ),
     "Collect(Tempered(Warmup(NUTS)))": (lambda m: tp.Collect(tp.Tempered(m, (1.0, 2.0))), _WARM, {}),  # type: ignore[arg-type]
-    "Collect(Warmup(HMC))": (lambda m: tp.Collect(tp.Warmup(m, 4, mass="none")), tp.HMC(length=3), {}),  # type: ignore[arg-type]
+    "Collect(Warmup(HMC))": (lambda m: tp.Collect(tp.Warmup(m, 6, mass="none")), tp.HMC(length=3), {}),  # type: ignore[arg-type]
+    "Ensemble(Collect(Warmup(NUTS, masses)))": (
+        lambda m: tp.Ensemble(tp.Collect(tp.Warmup(m, 6, first=2, window=2, last=2)), 2),  # type: ignore[arg-type]
+        tp.NUTS(max_depth=4),
+        {},
+    ),
     "Ensemble(Subspace(Collect(SGHMC)))": (
         lambda m: tp.Ensemble(tp.Subspace(m, tp.RandomBasis(2, _POINT)), 2),
         tp.Collect(_SGHMC),
         {},
     ),
     "Ensemble(Subspace(HMC, PCA))": (
-        lambda m: tp.Ensemble(tp.Subspace(m, _PCA, batch_size=10), 2),
+        lambda m: tp.Ensemble(tp.Subspace(m, _PCA, share=0.34, batch_size=10), 2),
         tp.Collect(_HMC),
         {},
     ),
