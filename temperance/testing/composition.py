@@ -10,7 +10,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from temperance.errors import TemperanceError
 from temperance.fitted import Fitted, load
 from temperance.inference import HMC, MAP, SGHMC, Inference
 from temperance.testing.checks import Report
-from temperance.testing.composition_rules import check_rules
+from temperance.testing.composition_rules import below, check_rules
 from temperance.testing.composition_runs import (
     Runs,
     Says,
@@ -92,6 +92,7 @@ def examine_composition(
     method: Inference[Any] | None = None
     fitted: Fitted | None = None
     stage = "construction"
+    before, state = runs.problem.weights(), torch.get_rng_state()
     with warnings_heard() as heard, steps_counted() as made:
         try:
             method = outer(inner)
@@ -103,9 +104,12 @@ def examine_composition(
         except Exception as error:
             _check_refusal(report, error, stage, made[0], outer, inner, method)
             return report
-    assert method is not None and fitted is not None
+    assert method is not None
+    assert fitted is not None
     report.outcome = "works"
     report.add("predictions are finite", first.finite)
+    report.add("the given network is untouched", torch.equal(before, runs.problem.weights()))
+    report.add("the global random state is untouched", torch.equal(state, torch.get_rng_state()))
     _check_warnings(report, heard, runs, inner, allowed_warnings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # heard once is enough
@@ -172,8 +176,7 @@ def classes_of(method: Inference[Any] | None) -> list[str]:
     found = []
     while method is not None:
         found.append(type(method).__name__)
-        inside = [getattr(method, f.name) for f in fields(method)] if is_dataclass(method) else []
-        method = next((value for value in inside if isinstance(value, Inference)), None)
+        method = below(method)
     return found
 
 

@@ -67,7 +67,8 @@ def check_rules(
 
 def below(method: Inference[Any]) -> Inference[Any] | None:
     """What a wrapper wraps."""
-    inside = [getattr(method, f.name) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
+    named = dataclasses.fields(method) if dataclasses.is_dataclass(method) else ()
+    inside = [getattr(method, f.name) for f in named]
     return next((value for value in inside if isinstance(value, Inference)), None)
 
 
@@ -145,6 +146,7 @@ def _check_components(report: Report, runs: Runs, method: Inference[Any], fitted
     if len(parts) < 2:
         return
     report.add("members are distinct", *_distinct(runs, fitted))
+    report.add("the spread is that of the members and between them", *_total_variance(runs, fitted))
     if method.default_steps != 0:
         found = runs.new(method, full=True)
         report.add("members are distinct with full batches", *_distinct(runs, found))
@@ -156,6 +158,19 @@ def _distinct(runs: Runs, fitted: Fitted) -> tuple[bool, str]:
     apart.fill_diagonal_(math.inf)
     nearest = float(apart.min())
     return nearest > NO_SPREAD * runs.problem.scale, f"the nearest two predict {nearest:.2g} apart"
+
+
+def _total_variance(runs: Runs, fitted: Fitted) -> tuple[bool, str]:
+    """Var = E[Var | member] + Var[E | member]. Exact where all of a member is averaged over, or where its outputs are
+    Gaussian in closed form; where draws are made, a mixture makes fewer of each member, and a factor is allowed."""
+    parts = [says(fitted, runs.problem.queries, part) for part in parts_of(fitted.posterior)]
+    means = torch.stack([part.mean for part in parts]).double()
+    within = torch.stack([part.epistemic for part in parts]).double().mean(0)
+    wanted = float((within + means.var(0, correction=0)).sqrt().mean())
+    found = says(fitted, runs.problem.queries).spread
+    exact = fitted.posterior.finite or fitted.posterior.predicts == "linearised"
+    factor = 1.02 if exact else STATISTICAL
+    return wanted / factor < found < wanted * factor, f"{found:.3g}, of the members {wanted:.3g}"
 
 
 def _check_like_alone(report: Report, runs: Runs, method: Ensemble, fitted: Fitted) -> None:

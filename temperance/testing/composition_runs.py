@@ -37,6 +37,10 @@ class SmallProblem:
     scale: float
     """How large the predicted means are: a spread is near zero when it is beside this."""
 
+    def weights(self) -> Tensor:
+        """The given network's, as they are now."""
+        return torch.cat([p.detach().flatten().clone() for p in self.network.parameters()])
+
     def target(self, subset: Any = None) -> Target:
         """The problem anew, or that of a part of the network."""
         return Target(self.network, self.likelihood, GaussianPrior(scale=1.0), subset=subset)
@@ -223,7 +227,7 @@ def steps_counted() -> Iterator[list[int]]:
         return step
 
     with contextlib.ExitStack() as stack:
-        kinds = [Inference]
+        kinds: list[type] = [Inference]
         for kind in kinds:
             kinds.extend(k for k in kind.__subclasses__() if k not in kinds)
             for name in ("step", "step_stack"):

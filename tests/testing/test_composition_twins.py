@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from temperance.values import SCRATCH
 POINT = tp.MAP(lr=0.05)
 LAPLACE = tp.Laplace(POINT, tp.Dense())
 SWAG = tp.SWAG(tp.MAP(lr=0.03, optimizer=torch.optim.SGD), rank=2, start=0.25, every=1)
+PROBLEM = small_problem()
 CHAIN = tp.Collect(tp.SGHMC(lr=0.03))
 
 
@@ -132,7 +134,7 @@ class ThroughTheNetwork(Through):
 class RefusesOverStart(Through):
     def init(self, target, theta, rng):
         raise ArgumentError(
-            "RefusesOverStart of MAP: `start` must have a row for each of the 3 particles; use a matrix of as many rows."
+            "RefusesOverStart of MAP: `start` must have a row for each of the 3 particles; use a matrix of three rows."
         )
 
 
@@ -173,11 +175,10 @@ class WarnsOfNothing(Through):
 
 
 class Unseeded(Through):
-    calls = [0]
+    calls = itertools.count()
 
     def posterior(self, target, state, data):
-        self.calls[0] += 1
-        return Point(super().posterior(target, state, data).theta + 0.01 * self.calls[0])
+        return Point(super().posterior(target, state, data).theta + 0.01 * next(self.calls))
 
 
 class LoadsOtherwise(Through):
@@ -205,6 +206,22 @@ class OneIsAPoint(tp.Ensemble):
     def posterior(self, target, state, data):
         first, *others = super().posterior(target, state, data).components
         return Mixture((Point(all_settings(first).mean(0)), *others))
+
+
+class OnlyWithin(tp.Ensemble):
+    """All weight on one member: what the members disagree about is lost."""
+
+    def posterior(self, target, state, data):
+        found = super().posterior(target, state, data).components
+        return Mixture(found, (1.0,) + (0.0,) * (len(found) - 1))
+
+
+class WritesIntoTheNetwork(Through):
+    def posterior(self, target, state, data):
+        found = super().posterior(target, state, data)
+        with torch.no_grad():
+            PROBLEM.network[0].bias += 0.1
+        return found
 
 
 class MovesTheRest(tp.On):
@@ -236,6 +253,8 @@ TWINS = {
     "a member too few": (lambda m: OneTooFew(m, 3), POINT, "as many components as promised: 2 of 3"),
     "a member without a spread": (lambda m: OneIsSure(m, 2), CHAIN, "each member has the base's spread: member 0"),
     "a member of another kind": (lambda m: OneIsAPoint(m, 2), SWAG, "of the base's kind"),
+    "no spread between members": (lambda m: OnlyWithin(m, 2), CHAIN, "of the members and between them"),
+    "writes into the user's network": (WritesIntoTheNetwork, POINT, "the given network is untouched"),
     "moves what is outside": (lambda m: MovesTheRest("0", m), POINT, "weights outside the subset stay"),
     "a part that starts elsewhere": (lambda m: StartsElsewhere("0", m), POINT, "On is the subset's target"),
 }
@@ -245,7 +264,7 @@ TWINS = {
 def test_the_battery_finds_what_is_wrong(name):
     outer, inner, word = TWINS[name]
     with pytest.raises(CheckFailure, match=f"FAIL [^\n]*{word}"):
-        check_composition(outer, inner)
+        check_composition(outer, inner, problem=PROBLEM)
 
 
 @pytest.mark.parametrize("inner", [POINT, LAPLACE, SWAG, CHAIN, tp.SVGD(3, lr=0.05)], ids=lambda m: type(m).__name__)
