@@ -34,7 +34,12 @@ from temperance.testing.composition_runs import (
 Wrapper = Callable[[Inference[Any]], Inference[Any]]
 
 _SHORTEST_REFUSAL = 60
-_REMEDIES = re.compile(r"\b(use|put|give|write|choose|take|wrap|name|let|leave|instead|in place of|rather)\b", re.I)
+_REMEDIES = re.compile(
+    r"(?:^|[.;:,] (?:or |and )?)(?:use|put|give|write|choose|take|wrap|name|let|leave|set|make|train|fit|run|try|"
+    r"drop|add|pass|call|collect|move|keep)\b|\binstead\b|\bin place of\b",
+    re.I,
+)
+"""Something to do: an imperative at the head of a clause, or what stands in the place of what."""
 _MEMBER = re.compile(r"member \d+ of \d+: ")
 
 
@@ -151,10 +156,9 @@ def _check_refusal(
     above = classes_of(method) if method is not None else []
     above = above[: len(above) - len(classes_of(inner))] or _wrappers(outer)
     chain = [*above, type(inner).__name__]
-    named = [k for k, name in enumerate(chain) if re.search(rf"\b{re.escape(name)}\b", message)]
-    pair = len(chain) == 2 and chain[0] == chain[1]
-    enough = len(named) >= 2 and (not pair or len(re.findall(rf"\b{chain[0]}\b", message)) >= 2)
-    missing = ", ".join(name for k, name in enumerate(chain) if k not in named) or f"a second {chain[0]}"
+    told = {name: len(re.findall(rf"\b{re.escape(name)}\b", message)) for name in chain}
+    enough = sum(map(bool, told.values())) >= 2 or any(chain.count(name) > 1 < count for name, count in told.items())
+    missing = ", ".join(name for name, count in told.items() if not count) or f"a second {chain[0]}"
     report.add("the refusal names the pair", enough, "" if enough else f"{missing} not named in: {said}")
     long = len(message) >= _SHORTEST_REFUSAL
     report.add("the refusal gives a reason", long, "" if long else f"no more than a stub: {said}")

@@ -38,7 +38,7 @@ COMPARABLE = 10.0
 """Members start elsewhere than the method by itself: their spreads agree within this factor."""
 ROUNDING = 1e-3
 """The same run said in two ways, in float32, agrees to this (relative to the outputs' scale)."""
-STATISTICAL = 3.0
+STATISTICAL = 2.0
 """Where two ways may use their random numbers differently, their spreads agree within this factor."""
 
 _SPREADING = (Collect, Curve, FunctionalLaplace, Laplace, MCDropout, SWAG)
@@ -67,8 +67,8 @@ def check_rules(
 
 def below(method: Inference[Any]) -> Inference[Any] | None:
     """What a wrapper wraps."""
-    named = dataclasses.fields(method) if dataclasses.is_dataclass(method) else ()
-    inside = [getattr(method, f.name) for f in named]
+    names: list[str] = [f.name for f in dataclasses.fields(method)] if dataclasses.is_dataclass(method) else []
+    inside = [getattr(method, name) for name in names]
     return next((value for value in inside if isinstance(value, Inference)), None)
 
 
@@ -243,14 +243,16 @@ def _apart(one: Says, two: Says, scale: float) -> str:
 def _apart_in_law(runs: Runs, method: On) -> str:
     """How runs of several seeds differ. An anchor is a draw of the prior, and priors of a part that were made in two
     ways may take their random numbers in pieces of other lengths: then only the law is the same."""
-    count = 8
-    (one, a), (two, b) = runs.seeds(method, None, count), runs.seeds(method.method, method.subset, count)
-    noise = ((a.square() + b.square()) / count).sqrt() + ROUNDING * runs.problem.scale
-    off = float(((one - two).abs() / noise).max())
-    ratio = float(a.mean() / b.mean())
-    wrong = [f"means {off:.1f} standard errors apart"] if off > 5 else []
-    if not 1 / STATISTICAL < ratio < STATISTICAL:
-        wrong.append(f"spread {float(a.mean()):.3g} against {float(b.mean()):.3g}")
+    one, two = runs.seeds(method, None), runs.seeds(method.method, method.subset)
+    wrong = []
+    noise = ((one.between + two.between) / one.count).sqrt() + ROUNDING * runs.problem.scale
+    off = float(((one.mean - two.mean).abs() / noise).max())
+    if off > 5:
+        wrong.append(f"means {off:.1f} standard errors apart")
+    for name in ("within", "between"):
+        a, b = (float(getattr(law, name).sqrt().mean()) for law in (one, two))
+        if abs(a - b) > NO_SPREAD * runs.problem.scale and not 1 / STATISTICAL < a / max(b, 1e-12) < STATISTICAL:
+            wrong.append(f"spread {name} runs {a:.3g} against {b:.3g}")
     return ", ".join(wrong)
 
 

@@ -146,6 +146,16 @@ def says(fitted: Fitted, x: Tensor, posterior: Posterior | None = None, by: str 
 # ---------------------------------------------------------------------- runs
 
 
+@dataclass(frozen=True)
+class Law:
+    """How predictions are distributed over seeds: their mean, the variance between runs and that within them."""
+
+    mean: Tensor
+    between: Tensor
+    within: Tensor
+    count: int
+
+
 @dataclass
 class Runs:
     """Short runs of methods on one problem; what was run once is kept, for several rules look at the same one."""
@@ -170,15 +180,13 @@ class Runs:
             **options,
         )
 
-    def seeds(self, method: Inference[Any], subset: Any, count: int) -> tuple[Tensor, Tensor]:
-        """Mean predictions of runs of several seeds, and how they spread over the seeds and within runs together."""
-        found = []
-        for seed in range(count):
-            other = dataclasses.replace(self, seed=seed, done={}, kept=[])
-            found.append(says(other.new(method, subset), self.problem.queries))
+    def seeds(self, method: Inference[Any], subset: Any, count: int = 8) -> Law:
+        """Runs of several seeds."""
+        others = [dataclasses.replace(self, seed=seed, done={}, kept=[]) for seed in range(count)]
+        found = [says(other.new(method, subset), self.problem.queries) for other in others]
         means = torch.stack([one.mean for one in found]).double()
         within = torch.stack([one.epistemic for one in found]).double().mean(0)
-        return means.mean(0), (means.var(0) + within).sqrt()
+        return Law(means.mean(0), means.var(0), within, count)
 
     def alone(self, method: Inference[Any], subset: Any = None, full: bool = False) -> Fitted | None:
         """The run of a method that others are compared with; ``None`` where the method cannot run by itself."""
@@ -229,7 +237,7 @@ def steps_counted() -> Iterator[list[int]]:
     with contextlib.ExitStack() as stack:
         kinds: list[type] = [Inference]
         for kind in kinds:
-            kinds.extend(k for k in kind.__subclasses__() if k not in kinds)
+            kinds.extend(set(kind.__subclasses__()) - set(kinds))
             for name in ("step", "step_stack"):
                 if name in vars(kind) and not getattr(vars(kind)[name], "__isabstractmethod__", False):
                     stack.enter_context(patched(kind, name, make))

@@ -98,6 +98,7 @@ INNERS: dict[str, Inference[Any]] = {
     "Ensemble of MAP": tp.Ensemble(_POINT, 2),
     "Ensemble of Laplace": tp.Ensemble(tp.Laplace(_POINT, tp.KFAC()), 2),
     "On of MAP": tp.On("0", _POINT),
+    "On of SGHMC": tp.On("0", _SGHMC),
     "On of Laplace": tp.On(tp.last_layer, tp.Laplace(_POINT, tp.Dense())),
     "On of Collect": tp.On("0", tp.Collect(_SGHMC)),
 }
@@ -246,6 +247,26 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Ensemble(Collect(SGHMC)), learned noise": (_three, tp.Collect(_SGHMC), _LEARNED),
     "Ensemble(Variational), classes": (_three, tp.Variational(lr=0.03), _CLASSES),
     "Ensemble(IVON), learned noise": (_three, tp.IVON(lr=0.1, initial_hessian=0.2), _LEARNED),
+    "On(largest magnitudes, Laplace(MAP))": (
+        lambda m: tp.On(tp.LargestMagnitude(5), m),
+        tp.Laplace(_POINT, tp.Dense()),
+        {},
+    ),
+    "Ensemble(On(largest magnitudes, Laplace(MAP)))": (
+        lambda m: tp.Ensemble(tp.On(tp.LargestMagnitude(5), m), 2),
+        tp.Laplace(_POINT, tp.Dense()),
+        {},
+    ),
+    "On(largest magnitudes, Ensemble(Laplace(MAP)))": (
+        lambda m: tp.On(tp.LargestMagnitude(5), m),
+        tp.Ensemble(tp.Laplace(_POINT, tp.Dense()), 2),
+        {},
+    ),
+    "Ensemble(Laplace(MAP, on=last_layer))": (_three, tp.Laplace(_POINT, tp.Dense(), on=tp.last_layer), {}),
+    "Subspace(given basis) of Ensemble(Collect(SGHMC))": (_given_basis, tp.Ensemble(tp.Collect(_SGHMC), 2), {}),
+    "Subspace(given basis) of Ensemble(Laplace)": (_given_basis, tp.Ensemble(tp.Laplace(_POINT, tp.Dense()), 2), {}),
+    "Ensemble(Subspace(Variational))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Variational(lr=0.03), {}),
+    "Ensemble(Subspace(Laplace))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Laplace(_POINT, tp.Dense()), {}),
     "Laplace(Anchored(MAP))": (lambda m: tp.Laplace(tp.Anchored(m)), _POINT, {}),  # type: ignore[arg-type]
     "Ensemble(Laplace(Anchored(MAP)))": (lambda m: tp.Ensemble(tp.Laplace(m), 2), tp.Anchored(_POINT), {}),
     "Laplace(On(MAP))": (lambda m: tp.Laplace(m), tp.On("0", _POINT), {}),
