@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,8 @@ def test_the_page_has_these_cells_and_no_others():
 
 def test_every_number_on_the_page_has_its_reason():
     text = PAGE.read_text(encoding="utf-8")
-    used = {int(entry.split()[-1]) for line in text.splitlines() for entry in line.split("|") if " refused " in entry}
-    listed = {int(line.split(".")[0]) for line in text.splitlines() if line.split(".")[0].isdigit()}
+    used = {int(number) for number in re.findall(r"\| refused (\d+) ", text)}
+    listed = {int(number) for number in re.findall(r"^(\d+)\. ", text, re.M)}
     assert used == listed
 
 
