@@ -279,7 +279,7 @@ class Wrapper(Inference[Any]):
 def refuse(outer: object, inner: object, why: str, instead: str) -> NoReturn:
     """Say that two methods do not go together: the pair, the reason, and what to write."""
     names = [part if isinstance(part, str) else type(part).__name__ for part in (outer, inner)]
-    raise ArgumentError(f"{names[0]} cannot wrap {names[1]}: {why}. Write {instead}.")
+    raise ArgumentError(f"`base`: {names[0]} cannot wrap {names[1]}: {why}. Write {instead}.")
 
 
 __all__ = [

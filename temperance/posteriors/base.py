@@ -126,8 +126,8 @@ def centre_of(posterior: Posterior) -> Centred:
 
 
 class WrappedPosterior(Posterior, Centred):
-    """A posterior made of another one, ``inner``: all that is known of that holds for this, the changes that it makes to
-    the network included."""
+    """A posterior made of another one, ``inner``: all that is known of that holds for this, the changes that it makes
+    to the network included."""
 
     inner: Posterior
 

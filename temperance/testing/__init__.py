@@ -8,7 +8,7 @@
 
 from temperance.testing.checks import Check, CheckFailure, Report
 from temperance.testing.composition import Composition, check_composition, examine_composition
-from temperance.testing.composition_runs import SmallProblem, small_problem
+from temperance.testing.composition.runs import SmallProblem, small_problem
 from temperance.testing.families import check_likelihood, check_prior
 from temperance.testing.inference import check_inference
 from temperance.testing.problems import (

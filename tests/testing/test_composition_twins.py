@@ -6,17 +6,17 @@ import dataclasses
 import itertools
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 
 import temperance as tp
-from temperance.errors import ArgumentError
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError
+from temperance.inference.base import WrapperState
 from temperance.posteriors import Draws, Mixture, Point
 from temperance.posteriors.base import Nodes, Posterior
 from temperance.testing import CheckFailure, check_composition, small_problem
-from temperance.values import SCRATCH
 
 POINT = tp.MAP(lr=0.05)
 LAPLACE = tp.Laplace(POINT, tp.Dense())
@@ -26,40 +26,18 @@ CHAIN = tp.Collect(tp.SGHMC(lr=0.03))
 
 
 @dataclass
-class ThroughState:
-    base: Any
+class ThroughState(WrapperState):
     age: int = field(default=0, metadata=SCRATCH)
 
 
 @dataclass(frozen=True, eq=False)
-class Through(tp.Inference):
+class Through(tp.Wrapper):
     """An honest wrapper that does nothing; the twins break one thing each."""
 
     base: tp.Inference
 
-    @property
-    def streams(self):
-        return self.base.streams
-
-    @property
-    def reads(self):
-        return self.base.reads
-
-    def check_run(self, steps):
-        self.base.check_run(steps)
-
-    def keep_in(self, state, folder):
-        self.base.keep_in(state.base, folder)
-
-    def init(self, target, theta, rng):
-        return ThroughState(self.base.init(target, theta, rng))
-
-    def step(self, target, state, batch):
-        state.base, info = self.base.step(target, state.base, batch)
-        return state, info
-
-    def posterior(self, target, state, data):
-        return self.base.posterior(target, state.base, data)
+    def init(self, target, starts, rngs):
+        return ThroughState(self.base.init(target, starts, rngs))
 
 
 def all_settings(posterior):
@@ -100,19 +78,19 @@ class Unsaved(Veiled):
 
 
 class LosesSpread(Through):
-    def posterior(self, target, state, data):
-        return Point(all_settings(super().posterior(target, state, data)).mean(0))
+    def posteriors(self, target, state, data):
+        return (Point(all_settings(super().posteriors(target, state, data)[0]).mean(0)),)
 
 
 class ShrinksSpread(Through):
-    def posterior(self, target, state, data):
-        rows = all_settings(super().posterior(target, state, data))
-        return Draws(rows.mean(0) + 0.01 * (rows - rows.mean(0)))
+    def posteriors(self, target, state, data):
+        rows = all_settings(super().posteriors(target, state, data)[0])
+        return (Draws(rows.mean(0) + 0.01 * (rows - rows.mean(0))),)
 
 
 class OneStart(tp.Ensemble):
-    def init(self, target, theta, rng):
-        return super().init(target, target.initial_theta() if theta is None else theta, rng)
+    def init(self, target, starts, rngs):
+        return super().init(target, tp.Starts.of(target.initial_theta()), rngs)
 
 
 class ForgetsItsAge(Through):
@@ -127,111 +105,111 @@ class ForgetsItsAge(Through):
 
 
 class ThroughTheNetwork(Through):
-    def posterior(self, target, state, data):
-        return Veiled(super().posterior(target, state, data))
+    def posteriors(self, target, state, data):
+        return (Veiled(super().posteriors(target, state, data)[0]),)
 
 
 class RefusesOverStart(Through):
-    def init(self, target, theta, rng):
+    def init(self, target, starts, rngs):
         raise ArgumentError(
             "RefusesOverStart of MAP: `start` must have a row for each of the 3 particles; use a matrix of three rows."
         )
 
 
 class FailsInPredict(Through):
-    def posterior(self, target, state, data):
-        return Broken(super().posterior(target, state, data))
+    def posteriors(self, target, state, data):
+        return (Broken(super().posteriors(target, state, data)[0]),)
 
 
 class RawError(Through):
-    def init(self, target, theta, rng):
-        return ThroughState(theta.clone())
+    def init(self, target, starts, rngs):
+        return ThroughState(starts.given.clone())
 
 
 class RefusesLate(Through):
-    def posterior(self, target, state, data):
+    def posteriors(self, target, state, data):
         raise ArgumentError("RefusesLate cannot hold what a MAP finds, for it has no spread; use a Laplace instead.")
 
 
 class Mute(Through):
-    def init(self, target, theta, rng):
+    def init(self, target, starts, rngs):
         raise ArgumentError("these two methods have no common meaning whatever; use others in place of them, please.")
 
 
 class Curt(Through):
-    def init(self, target, theta, rng):
+    def init(self, target, starts, rngs):
         raise ArgumentError("Curt: use no MAP.")
 
 
 class Helpless(Through):
-    def init(self, target, theta, rng):
+    def init(self, target, starts, rngs):
         raise ArgumentError("Helpless and MAP have no common meaning, for one wants a spread that the other has not.")
 
 
 class WarnsOfNothing(Through):
-    def posterior(self, target, state, data):
+    def posteriors(self, target, state, data):
         warnings.warn("something may be the matter.", tp.errors.TemperanceWarning, stacklevel=1)
-        return super().posterior(target, state, data)
+        return (super().posteriors(target, state, data)[0],)
 
 
 class Unseeded(Through):
     calls = itertools.count()
 
-    def posterior(self, target, state, data):
-        return Point(super().posterior(target, state, data).theta + 0.01 * next(self.calls))
+    def posteriors(self, target, state, data):
+        return (Point(super().posteriors(target, state, data)[0].theta + 0.01 * next(self.calls)),)
 
 
 class LoadsOtherwise(Through):
-    def posterior(self, target, state, data):
-        made = Unsaved(super().posterior(target, state, data))
+    def posteriors(self, target, state, data):
+        made = Unsaved(super().posteriors(target, state, data)[0])
         object.__setattr__(made, "hidden", 0.1)
-        return made
+        return (made,)
 
 
 class OneTooFew(tp.Ensemble):
-    def posterior(self, target, state, data):
-        return Mixture(super().posterior(target, state, data).components[1:])
+    def posteriors(self, target, state, data):
+        return (Mixture(super().posteriors(target, state, data)[0].components[1:]),)
 
 
 class OneIsSure(tp.Ensemble):
     """A member of the right kind that has no spread of its own."""
 
-    def posterior(self, target, state, data):
-        first, *others = super().posterior(target, state, data).components
+    def posteriors(self, target, state, data):
+        first, *others = super().posteriors(target, state, data)[0].components
         sure = dataclasses.replace(first, theta=first.theta[:1].expand(len(first.theta), -1).clone())
-        return Mixture((sure, *others))
+        return (Mixture((sure, *others)),)
 
 
 class OneIsAPoint(tp.Ensemble):
-    def posterior(self, target, state, data):
-        first, *others = super().posterior(target, state, data).components
-        return Mixture((Point(all_settings(first).mean(0)), *others))
+    def posteriors(self, target, state, data):
+        first, *others = super().posteriors(target, state, data)[0].components
+        return (Mixture((Point(all_settings(first).mean(0)), *others)),)
 
 
 class OnlyWithin(tp.Ensemble):
     """All weight on one member: what the members disagree about is lost."""
 
-    def posterior(self, target, state, data):
-        found = super().posterior(target, state, data).components
-        return Mixture(found, (1.0,) + (0.0,) * (len(found) - 1))
+    def posteriors(self, target, state, data):
+        found = super().posteriors(target, state, data)[0].components
+        return (Mixture(found, (1.0,) + (0.0,) * (len(found) - 1)),)
 
 
 class WritesIntoTheNetwork(Through):
-    def posterior(self, target, state, data):
-        found = super().posterior(target, state, data)
+    def posteriors(self, target, state, data):
+        found = super().posteriors(target, state, data)[0]
         with torch.no_grad():
             PROBLEM.network[0].bias += 0.1
-        return found
+        return (found,)
 
 
 class MovesTheRest(tp.On):
-    def posterior(self, target, state, data):
-        return Point(all_settings(super().posterior(target, state, data))[0] + 1e-6)
+    def posteriors(self, target, state, data):
+        return (Point(all_settings(super().posteriors(target, state, data)[0])[0] + 1e-6),)
 
 
 class StartsElsewhere(tp.On):
-    def init(self, target, theta, rng):
-        return super().init(target, target.initial_theta() + 0.1, rng)
+    def init(self, target, starts, rngs):
+        return super().init(target, tp.Starts.of(target.initial_theta() + 0.1), rngs)
 
 
 TWINS = {
@@ -278,7 +256,7 @@ def test_an_honest_wrapper_passes_on_other_data(problem):
 
 
 class Polite(Through):
-    def init(self, target, theta, rng):
+    def init(self, target, starts, rngs):
         raise ArgumentError(
             "Polite cannot hold a MAP: it has no spread of its own to be polite about. Use Polite(Laplace(MAP()))."
         )

@@ -90,7 +90,7 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
             refuse(
                 self,
                 base,
-                "`base` must be NUTS, HMC, MCLMC, EllipticalSlice or a Warmup of one: chains change places by their "
+                "it takes NUTS, HMC, MCLMC, EllipticalSlice or a Warmup of one: chains change places by their "
                 f"exact energies at temperatures of their own, which {type(base).__name__} does not keep",
                 "Collect(Tempered(Warmup(NUTS(), 500), ladder(8.0, 4)))",
             )

@@ -152,7 +152,7 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
             refuse(
                 self,
                 base,
-                f"`base` must be NUTS, HMC or MCLMC, whose step and masses are tuned by what is accepted, and "
+                f"it tunes NUTS, HMC or MCLMC, whose step and masses are tuned by what is accepted, and "
                 f"{type(base).__name__} has none of its own to be found",
                 f"Warmup(NUTS(), 500), or {type(base).__name__} without it",
             )

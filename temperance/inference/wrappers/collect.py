@@ -84,7 +84,7 @@ class Collect(Wrapper):
             refuse(
                 self,
                 base,
-                f"`base` must be a sampler such as SGHMC, whose places are draws, and {name} has no chain",
+                f"it takes a sampler such as SGHMC, whose places are draws, and {name} has no chain",
                 "Collect(SGHMC(lr=1e-3)), or Ensemble(Collect(SGHMC(lr=1e-3)), 4) for several chains",
             )
 

@@ -84,14 +84,17 @@ class Curve(Wrapper):
             refuse(
                 self,
                 base,
-                f"`base` trains the ends and the curve by descending a loss, and {type(base).__name__} finds no mode",
+                f"ends and curve are trained by descending a loss, and {type(base).__name__} finds no mode",
                 "Curve(MAP(lr=1e-3))",
             )
         if base.patience is not None:
             raise ArgumentError("`base` must not stop early (`patience`): the ends and the curve share one run.")
         if optimisers.needs_closure(base.optimizer):
-            raise ArgumentError(
-                f"`base` must have an optimiser that takes one gradient a step; got {base.optimizer.__name__}."
+            refuse(
+                self,
+                base,
+                f"the curve takes one gradient a step, and {base.optimizer.__name__} searches along lines",
+                "Curve(MAP(lr=1e-3)), with Adam or SGD",
             )
 
     def facts(self) -> Facts:

@@ -87,14 +87,14 @@ class Cyclical(SamplerWrapper):
             refuse(
                 self,
                 base,
-                f"`base` must be a sampler such as SGHMC, whose time step has a pace to change, and {name} is none",
+                f"it takes a sampler such as SGHMC, whose time step has a pace to change, and {name} is none",
                 "Collect(Cyclical(SGHMC(lr=1e-3), cycle=500))",
             )
         if not base.takes_pace:
             refuse(
                 self,
                 base,
-                f"`base` must have a pace to change, and {name} has its own step, tuned to what is accepted",
+                f"it changes a pace, and {name} has its own step, tuned to what is accepted",
                 f"Collect({name}(...)), or Tempered({name}(...), ladder(8.0, 4)) to cross between modes",
             )
 

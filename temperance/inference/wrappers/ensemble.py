@@ -55,7 +55,7 @@ class Ensemble(Wrapper):
             refuse(
                 self,
                 base,
-                "`base` chooses a noise level by evidence, and members of an ensemble would choose different ones",
+                "it chooses a noise level by evidence, and members of an ensemble would choose different ones",
                 "Normal(), whose noise is learned, in place of Tune(noise=True)",
             )
 

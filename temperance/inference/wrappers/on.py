@@ -104,7 +104,17 @@ class On(Wrapper):
 
     def _names(self, target: Target) -> list[str]:
         assert not isinstance(self.subset, Subnetwork)
-        return target.names(self.subset)
+        inside = isinstance(self.base, On) and not isinstance(self.base.subset, Subnetwork)
+        names = target.names(self.subset)
+        if inside:
+            assert isinstance(self.base, On)
+            common = set(names) & set(target.names(self.base.subset))  # type: ignore[arg-type]
+            if not common:
+                raise ArgumentError(
+                    f"`base`: On cannot wrap On where their subsets have nothing in common; {self.subset!r} and "
+                    f"{self.base.subset!r} share no parameter. Write one On(subset, method)."
+                )
+        return names
 
     def _rest(self, target: Target, starts: Starts) -> Tensor:
         """θ of the start: its part outside of the subset is what stays."""

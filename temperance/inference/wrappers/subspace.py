@@ -99,7 +99,7 @@ class Subspace(Wrapper):
         """Everything inside must work on any vector of parameters."""
         inside: Inference[Any] | None = base
         while inside is not None:
-            _check_inside(inside)
+            _check_inside(base, inside)
             inside = inside.base if isinstance(inside, Wrapper) else None
 
     def facts(self) -> Facts:
@@ -264,28 +264,28 @@ def _streams_of(batch: Batch, streams: int) -> Batch:
     return batch.stream(0) if streams == 1 else batch.stream_range(0, streams)
 
 
-def _check_inside(method: Inference[Any]) -> None:
+def _check_inside(base: Inference[Any], method: Inference[Any]) -> None:
     """Refuse methods that look at the layers of a network, which z has none of."""
-    name = type(method).__name__
+    name = type(method).__name__ if method is base else f"the {type(method).__name__} in it"
     if isinstance(method, On | MCDropout | FunctionalLaplace | Subspace):
         refuse(
             "Subspace",
-            method,
-            f"`base` must work on any vector of parameters, and {name} looks at a network's own parts",
-            f"Subspace(Laplace(curvature=Dense())), or {name} without a subspace",
+            base,
+            f"coordinates of a subspace are a vector without layers, and {name} looks at a network's own parts",
+            f"Subspace(Laplace(curvature=Dense())), or {type(base).__name__} without a subspace",
         )
     if isinstance(method, Laplace):
         if not isinstance(method.curvature, Dense) or method.on is not None:
             refuse(
                 "Subspace",
-                method,
-                "`base`: coordinates of a subspace are no layers",
+                base,
+                f"coordinates of a subspace are no layers, by which {name} keeps its curvature",
                 "Subspace(Laplace(base, curvature=Dense()))",
             )
         if method.tune is not None:
             refuse(
                 "Subspace",
-                method,
-                "`base` must not `tune` the prior by evidence: in a subspace it is that of θ",
+                base,
+                f"{name} must not `tune` the prior by evidence, for in a subspace it is that of θ",
                 "Subspace(Laplace(base, curvature=Dense())) under the prior that you want",
             )

@@ -220,10 +220,10 @@ def test_masses_are_those_of_the_protocol():
     grad, theta = torch.zeros_like(state.theta), state.theta.clone()
     total = torch.zeros_like(theta)
     for batch in list(problem.data.batches(8, seed=0))[:5]:
-        target.gradient(theta, batch, grad)
+        target.gradients(theta, batch, grad)
         total += grad.square() / 5
         state, _ = method.step(target, state, batch)
-    mass = torch.stack([(total[e.start : e.stop].mean() + 1e-7).sqrt() for e in target.layout.entries])
+    mass = torch.stack([(total[:, e.start : e.stop].mean() + 1e-7).sqrt() for e in target.layout.entries])
     assert torch.allclose(state.scale, (mass / mass.min()).rsqrt(), rtol=1e-9)
     assert torch.equal(state.theta, theta)
 
@@ -248,9 +248,9 @@ def test_masses_do_not_change_what_is_sampled(method):
     state = method.init(target, tp.Starts.of(torch.full((12000,), 0.3, dtype=torch.float64)), [generator(0, "test")])
     for _ in range(600):
         state, _ = method.step(target, state, batch)
-    assert float(state.scale[1]) == pytest.approx(25**-0.5, rel=1e-3)
+    assert float(state.scale[0, 1]) == pytest.approx(25**-0.5, rel=1e-3)
     for entry, curvature in zip(target.layout.entries, k, strict=True):
-        found = float(state.theta[entry.start : entry.stop].square().mean()) * float(curvature)
+        found = float(state.theta[:, entry.start : entry.stop].square().mean()) * float(curvature)
         assert abs(found - 1.0) < 0.25 * method.lr * 10 + 0.1  # the known bias of the step, with masses at most ℓ k / 4
 
 

@@ -121,7 +121,7 @@ def test_collects_what_sgd_visits_with_the_learning_rate_asked_for(monkeypatch):
         state, info = original(self, target, state, batch)
         rates.append(state.optimizer.param_groups[0]["lr"])
         if batch.last:
-            seen.append(state.theta.detach().clone())
+            seen.append(state.theta[0].detach().clone())
         return state, info
 
     monkeypatch.setattr(tp.MAP, "step", step)

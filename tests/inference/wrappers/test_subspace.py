@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -257,7 +256,7 @@ def test_pca_is_the_svd_of_the_trajectory(monkeypatch):
 
     def step(self, target, state, batch):
         state, info = original(self, target, state, batch)
-        iterates.append(state.base.theta.detach().double().numpy().copy())
+        iterates.append(state.base.theta[0].detach().double().numpy().copy())
         return state, info
 
     monkeypatch.setattr(tp.SWAG, "step", step)
@@ -342,7 +341,8 @@ class Watched(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class WatchedFull(Watched):
-    reads: ClassVar[str] = "full"
+    def facts(self):
+        return replace(super().facts(), reads="full")
 
 
 def test_each_part_sees_a_run_of_its_own():
@@ -502,7 +502,7 @@ EYE = torch.eye(67)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Subspace("MAP", RandomBasis(2)), "`method`"),
+        (lambda: Subspace("MAP", RandomBasis(2)), "`base`"),
         (lambda: Subspace(tp.MAP(), torch.eye(3)), "`basis`"),
         (lambda: Subspace(tp.MAP(), RandomBasis(2), share=0.0), "`share`"),
         (lambda: Subspace(tp.MAP(), RandomBasis(2), share=1.0), "`share`"),

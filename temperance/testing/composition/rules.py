@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.fitted import Fitted
 from temperance.inference import (
     SWAG,
     Anchored,
@@ -24,9 +23,12 @@ from temperance.inference import (
     On,
     Subspace,
 )
+from temperance.inference.base import Wrapper
+from temperance.inference.points.around_point import AsItIs
 from temperance.posteriors import Mixture
+from temperance.run.fitted import Fitted
 from temperance.testing.checks import Report
-from temperance.testing.composition_runs import Runs, Says, kind_of, parts_of, says
+from temperance.testing.composition.runs import Runs, Says, kind_of, parts_of, says
 
 NO_SPREAD = 1e-6
 """An epistemic standard deviation below this times the outputs' scale is none: false certainty."""
@@ -66,10 +68,9 @@ def check_rules(
 
 
 def below(method: Inference[Any]) -> Inference[Any] | None:
-    """What a wrapper wraps."""
-    names: list[str] = [f.name for f in dataclasses.fields(method)] if dataclasses.is_dataclass(method) else []
-    inside = [getattr(method, name) for name in names]
-    return next((value for value in inside if isinstance(value, Inference)), None)
+    """What a wrapper wraps; ``None`` for a wrapper of nothing that is trained."""
+    inside = method.base if isinstance(method, Wrapper) else None
+    return None if isinstance(inside, AsItIs) else inside
 
 
 def levels(method: Inference[Any]) -> list[Inference[Any]]:
@@ -101,7 +102,7 @@ def _check_spread(report: Report, runs: Runs, method: Inference[Any], inner: Inf
 
 def _reference(runs: Runs, method: Inference[Any], inner: Inference[Any], subset: Any) -> float:
     """The spread of what is wrapped, on the target that the wrapper's meaning gives it; 0 where it cannot run alone."""
-    where = None if isinstance(inner, Laplace) else subset
+    where = None if isinstance(inner, Laplace | FunctionalLaplace) else subset
     found = runs.alone(inner, where)
     return 0.0 if found is None else says(found, runs.problem.queries).spread
 
@@ -132,7 +133,7 @@ def _promised(runs: Runs, method: Inference[Any]) -> int:
     if isinstance(method, Ensemble):
         return method.size * _promised(runs, method.base)
     if isinstance(method, On | Subspace):
-        return _promised(runs, method.method)
+        return _promised(runs, method.base)
     found = runs.alone(method)
     return 1 if found is None else len(parts_of(found.posterior))
 
@@ -147,7 +148,7 @@ def _check_components(report: Report, runs: Runs, method: Inference[Any], fitted
         return
     report.add("members are distinct", *_distinct(runs, fitted))
     report.add("the spread is that of the members and between them", *_total_variance(runs, fitted))
-    if method.default_steps != 0:
+    if method.facts().default_steps != 0:
         found = runs.new(method, full=True)
         report.add("members are distinct with full batches", *_distinct(runs, found))
 
@@ -202,16 +203,16 @@ def _check_like_alone(report: Report, runs: Runs, method: Ensemble, fitted: Fitt
 
 def _trains_everything(method: Inference[Any]) -> bool:
     """``On(s, Laplace(base))`` trains all weights and spreads s: the documented exception."""
-    return isinstance(method, Laplace) and method.base is not None
+    return isinstance(method, Laplace | FunctionalLaplace) and method.trains
 
 
 def _check_on(report: Report, runs: Runs, method: On, first: Says) -> None:
     """``On(s, M)`` is M on the target of s; On of a Laplace is that Laplace with ``on=s``."""
-    inside = method.method
+    inside = method.base
     ways: list[tuple[str, Fitted | None]] = []
     if _trains_everything(inside):
-        assert isinstance(inside, Laplace)
-        ways.append(("Laplace(on=s)", runs.alone(dataclasses.replace(inside, on=method.subset))))
+        assert isinstance(inside, Laplace | FunctionalLaplace)
+        ways.append(("Laplace(on=s)", runs.alone(inside.on_part(method.subset))))
     else:
         ways.append(("Target(subset=s)", runs.alone(inside, method.subset)))
     if isinstance(inside, Ensemble) and _trains_everything(inside.base):  # either reading of the exception will do
@@ -243,7 +244,7 @@ def _apart(one: Says, two: Says, scale: float) -> str:
 def _apart_in_law(runs: Runs, method: On) -> str:
     """How runs of several seeds differ. An anchor is a draw of the prior, and priors of a part that were made in two
     ways may take their random numbers in pieces of other lengths: then only the law is the same."""
-    one, two = runs.seeds(method, None), runs.seeds(method.method, method.subset)
+    one, two = runs.seeds(method, None), runs.seeds(method.base, method.subset)
     wrong = []
     noise = ((one.between + two.between) / one.count).sqrt() + ROUNDING * runs.problem.scale
     off = float(((one.mean - two.mean).abs() / noise).max())

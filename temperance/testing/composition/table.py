@@ -1,4 +1,4 @@
-"""The table of every wrapper with every method; ``temperance.testing.composition_page`` makes a page of it.
+"""The table of every wrapper with every method; ``temperance.testing.composition.page`` makes a page of it.
 
 Each cell is a short run on a small problem. The settings are not good ones: they let a run of a dozen steps go through
 every phase of a method (a warm-up, cycles, a basis that is trained first).
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 import temperance as tp
+from temperance.core.seeds import generator
 from temperance.inference import Inference
-from temperance.seeds import generator
-from temperance.testing.composition import Composition, Wrapper, classes_of, examine_composition
-from temperance.testing.composition_runs import small_problem
+from temperance.testing.composition.check import Composition, Wrapper, classes_of, examine_composition
+from temperance.testing.composition.runs import small_problem
 
 ALLOWED_WARNINGS = r"transitions diverged|never swap|swapped"
 """A dozen steps find no good step size: samplers say so, and they are right."""
@@ -40,13 +40,13 @@ WRAPPERS: dict[str, Wrapper] = {
     "Tempered": lambda m: tp.Tempered(m, (1.0, 2.0)),  # type: ignore[arg-type]
     "Subspace": lambda m: tp.Subspace(m, tp.RandomBasis(2)),
     "Subspace, PCA": lambda m: tp.Subspace(m, _PCA, share=0.34, batch_size=10),
-    "Anchored": lambda m: tp.Anchored(m),  # type: ignore[arg-type]
-    "SWAG": lambda m: tp.SWAG(m, rank=2, start=0.25, every=1),  # type: ignore[arg-type]
+    "Anchored": lambda m: tp.Anchored(m),
+    "SWAG": lambda m: tp.SWAG(m, rank=2, start=0.25, every=1),
     "Laplace, Dense": lambda m: tp.Laplace(m, tp.Dense()),
     "Laplace, KFAC": lambda m: tp.Laplace(m, tp.KFAC()),
     "FunctionalLaplace": lambda m: tp.FunctionalLaplace(m),
     "MCDropout": lambda m: tp.MCDropout(m),
-    "Curve": lambda m: tp.Curve(m),  # type: ignore[arg-type]
+    "Curve": lambda m: tp.Curve(m),
 }
 
 INNERS: dict[str, Inference[Any]] = {
@@ -58,7 +58,7 @@ INNERS: dict[str, Inference[Any]] = {
     "Laplace, EKFAC": tp.Laplace(_POINT, tp.EKFAC()),
     "Laplace, Diagonal": tp.Laplace(_POINT, tp.Diagonal()),
     "Laplace, BlockDiagonal": tp.Laplace(_POINT, tp.BlockDiagonal()),
-    "Laplace, LowRank": tp.Laplace(_POINT, tp.LowRank(3)),
+    "Laplace, Lanczos": tp.Laplace(_POINT, tp.Lanczos(3)),
     "Laplace, tuned": tp.Laplace(_POINT, tp.KFAC(), tune="layer"),
     "FunctionalLaplace": tp.FunctionalLaplace(_POINT),
     "MCDropout": tp.MCDropout(_POINT),
@@ -180,7 +180,7 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "On(Ensemble(Laplace(MAP)))": (lambda m: _on(_three(m)), _LAPLACE, {}),
     "On(Ensemble(Laplace(MAP))), classes": (lambda m: _last(_three(m)), _LAPLACE, _CLASSES),
     "On(Ensemble(MAP)), classes": (lambda m: _last(_three(m)), _POINT, _CLASSES),
-    "On(Ensemble(Anchored(MAP)))": (lambda m: _on(_three(tp.Anchored(m))), _POINT, {}),  # type: ignore[arg-type]
+    "On(Ensemble(Anchored(MAP)))": (lambda m: _on(_three(tp.Anchored(m))), _POINT, {}),
     "On(Ensemble(Collect(SGHMC)))": (lambda m: _on(_three(tp.Collect(m))), _SGHMC, {}),  # type: ignore[arg-type]
     "Ensemble(On(Collect(SGHMC)))": (lambda m: _three(_on(tp.Collect(m))), _SGHMC, {}),  # type: ignore[arg-type]
     "Ensemble(On(SWAG(MAP)))": (lambda m: _three(_on(m)), _SWAG, {}),
@@ -267,7 +267,7 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Subspace(given basis) of Ensemble(Laplace)": (_given_basis, tp.Ensemble(tp.Laplace(_POINT, tp.Dense()), 2), {}),
     "Ensemble(Subspace(Variational))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Variational(lr=0.03), {}),
     "Ensemble(Subspace(Laplace))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Laplace(_POINT, tp.Dense()), {}),
-    "Laplace(Anchored(MAP))": (lambda m: tp.Laplace(tp.Anchored(m)), _POINT, {}),  # type: ignore[arg-type]
+    "Laplace(Anchored(MAP))": (lambda m: tp.Laplace(tp.Anchored(m)), _POINT, {}),
     "Ensemble(Laplace(Anchored(MAP)))": (lambda m: tp.Ensemble(tp.Laplace(m), 2), tp.Anchored(_POINT), {}),
     "Laplace(On(MAP))": (lambda m: tp.Laplace(m), tp.On("0", _POINT), {}),
     "Laplace(tuned noise) in an Ensemble": (_three, tp.Laplace(_POINT, tune=tp.Tune("layer", noise=True)), {}),

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from temperance.core.seeds import generator
 from temperance.data.data import Data
-from temperance.fit import fit
-from temperance.fitted import Fitted
 from temperance.inference import Inference
-from temperance.likelihoods import Categorical, Likelihood, Normal
+from temperance.model.likelihoods import Categorical, Likelihood, Normal
+from temperance.model.priors import GaussianPrior
+from temperance.model.target import Target
 from temperance.posteriors import Posterior
-from temperance.priors import GaussianPrior
-from temperance.seeds import generator
-from temperance.target import Target
+from temperance.run.fit import fit
+from temperance.run.fitted import Fitted
 from temperance.testing.cost import patched
 from temperance.testing.inference import _Stopped, _stopped_after
 
@@ -87,13 +87,7 @@ def parts_of(posterior: Posterior) -> list[Posterior]:
     >>> len(parts_of(Mixture((pair, pair))))
     4
     """
-    components = getattr(posterior, "components", None)
-    if components:
-        return [part for component in components for part in parts_of(component)]
-    inner = getattr(posterior, "inner", None)
-    if isinstance(inner, Posterior) and len(parts_of(inner)) > 1:  # a map of a mixture: the mixture of the maps
-        return [dataclasses.replace(posterior, inner=part) for part in parts_of(inner)]  # type: ignore[type-var]
-    return [posterior]
+    return [part for _, part in posterior.parts()]
 
 
 def kind_of(posterior: Posterior) -> str:
@@ -173,7 +167,7 @@ class Runs:
             self.problem.target(subset),
             method,
             self.problem.data,
-            steps=None if method.default_steps == 0 else self.steps,
+            steps=None if method.facts().default_steps == 0 else self.steps,
             batch_size=len(self.problem.data) if full else self.batch_size,
             seed=self.seed,
             progress=False,

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from temperance.errors import TemperanceError
-from temperance.fitted import Fitted, load
+from temperance.core.errors import TemperanceError
 from temperance.inference import HMC, MAP, SGHMC, Inference
+from temperance.run.fitted import Fitted, load
 from temperance.testing.checks import Report
-from temperance.testing.composition_rules import below, check_rules
-from temperance.testing.composition_runs import (
+from temperance.testing.composition.rules import below, check_rules
+from temperance.testing.composition.runs import (
     Runs,
     Says,
     SmallProblem,
@@ -120,7 +120,7 @@ def examine_composition(
         warnings.simplefilter("ignore")  # heard once is enough
         _guarded(report, "same seed, same result", _check_seed, runs, method, first)
         _guarded(report, "save → load", _check_load, runs, fitted, first)
-        if method.default_steps != 0:
+        if method.facts().default_steps != 0:
             _guarded(report, "kill → resume", _check_resume, runs, method, first)
         check_rules(report, runs, method, inner, fitted, first)
     if not report.passed:
@@ -150,7 +150,7 @@ def _check_refusal(
         report.add("refused before the first step", False, f"failed only after {steps} steps: {said}")
         return
     own = isinstance(error, TemperanceError)
-    report.add("refused by an error of temperance.errors", own, "" if own else f"a raw error in {stage}: {said}")
+    report.add("refused by an error of temperance.core.errors", own, "" if own else f"a raw error in {stage}: {said}")
     if not own:
         return
     above = classes_of(method) if method is not None else []

@@ -1,4 +1,4 @@
-"""The page of what goes with what, made by trying it: ``python -m temperance.testing.composition_page``.
+"""The page of what goes with what, made by trying it: ``python -m temperance.testing.composition.page``.
 
 It writes ``docs/composition.md`` (or the file named after the command). The tests try the same cells and compare, so
 the page cannot say what is not so.
@@ -10,15 +10,15 @@ import re
 import sys
 from pathlib import Path
 
-from temperance.testing.composition import Composition
-from temperance.testing.composition_table import INNERS, WRAPPERS, Cell, cells
+from temperance.testing.composition.check import Composition
+from temperance.testing.composition.table import INNERS, WRAPPERS, Cell, cells
 
 _HEAD = """# What goes with what
 
 A wrapper takes a method and is a method. A pair **works** (it fits, predicts, can be saved and resumed bit for bit, and
 has the spread that theory gives), or it is *refused* before the first step, for the reason numbered in its cell.
 
-Made by `python -m temperance.testing.composition_page` from `temperance.testing.check_composition`, which tries every
+Made by `python -m temperance.testing.composition.page` from `temperance.testing.check_composition`, which tries every
 cell on a small problem; the tests compare this page with what they find. Rows are the methods inside, columns the
 wrappers around them.
 """
