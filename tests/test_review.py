@@ -271,8 +271,8 @@ def test_start_brings_its_statistics_and_must_share_what_is_frozen():
     trained[1].running_mean.fill_(0.7)
     for freeze in (True, False):
         target = real(net, freeze_batch_norm=freeze)
-        state = tp.MAP().init(target, target.theta_of(trained), torch.Generator())
-        posterior = tp.MAP().posterior(target, state, None)
+        state = tp.MAP().init(target, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
+        posterior = tp.MAP().posteriors(target, state, None)[0]
         assert torch.allclose(predict(target, posterior, X).mean(), trained(X), atol=1e-6)
     with pytest.raises(ArgumentError, match="frozen parameters"):
         tp.fit(real(net, subset=tp.last_layer), tp.MAP(), (X, Y), epochs=1, start=trained)
@@ -284,7 +284,7 @@ def test_a_deep_copy_of_a_target_trains():
     target = real()
     method = tp.MAP(lr=0.1)
     data = target.prepare(tp.data.Data(X, Y))
-    state = method.init(target, None, torch.Generator())
+    state = method.init(target, tp.Starts(), [torch.Generator()])
     batch = next(iter(data.full_pass()))
     method.step(target, state, batch)
     other, theirs = copy.deepcopy((target, state.theta))
@@ -389,7 +389,7 @@ def test_evaluate_of_unusual_targets():
 def test_adamw_does_not_decay_behind_the_priors_back():
     problem = tp.testing.linear_gaussian()
     method = tp.MAP(lr=0.05, optimizer=torch.optim.AdamW)
-    state = method.init(problem.target, None, torch.Generator())
+    state = method.init(problem.target, tp.Starts(), [torch.Generator()])
     assert state.optimizer.param_groups[0]["weight_decay"] == 0.0
     with pytest.warns(TemperanceWarning, match="on top of the prior"):
         tp.MAP(optimizer_args={"weight_decay": 0.1})
@@ -478,7 +478,7 @@ def test_errors_come_early_and_name_their_argument():
 
 def test_anchored_classes_allocate_no_noise():
     target = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
-    state = tp.Anchored().init(target, None, torch.Generator())
+    state = tp.Anchored().init(target, tp.Starts(), [torch.Generator()])
     data = target.prepare(tp.data.Data(X, torch.arange(20) % 2))
     tp.Anchored().step(target, state, next(iter(data.full_pass())))
     assert state.noise.numel() == 0

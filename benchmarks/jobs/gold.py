@@ -22,12 +22,12 @@ def transitions(kernel: tp.NUTS | tp.HMC, chains: int = problem.CHAINS, count: i
     target, data = target_and_data()
     batch = next(iter(data.full_pass(len(data))))
     rngs = [generator(0, "benchmark", k) for k in range(chains)]
-    state = kernel.init_stack(target, start(0)[:chains], rngs)
+    state = kernel.init(target, tp.Starts.at(start(0)[:chains]), rngs)
 
     def one_round() -> None:
         nonlocal state
         for _ in range(count):
-            state, info = kernel.step_stack(target, state, batch)
+            state, info = kernel.step(target, state, batch)
             assert info.status.ok, info.status
 
     one_round()

@@ -29,7 +29,7 @@ def method_steps(method: tp.Inference[Any], network: str, steps: int) -> Round:
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(scale=1.0))
     target.prepare(tp.data.Data(x, y))
     batch = Batch(x, y, num_data=EXAMPLES)
-    state = method.init(target, None, generator(0, "benchmark"))
+    state = method.init(target, tp.Starts(), [generator(0, "benchmark")])
 
     def round_of_steps() -> None:
         nonlocal state

@@ -69,7 +69,7 @@ def swag_job() -> dict[str, Round]:
         torch.manual_seed(0)
         target = tp.Target(tp.nn.MLP(64, [512, 512], 10), tp.Categorical(), tp.GaussianPrior(scale=1.0))
         prepared = target.prepare(data)
-        state = method.init(target, None, generator(0, "benchmark"))
+        state = method.init(target, tp.Starts(), [generator(0, "benchmark")])
         batches = list(prepared.batches(128, seed=0))
 
         def one_epoch() -> None:

@@ -112,13 +112,14 @@ def _methods(options: argparse.Namespace) -> int:
     for heading in ("exact on a linear-Gaussian model", "gradients a step", "copies of θ", "reads"):
         table.add_column(heading)
     for name, method in _shown_methods().items():
-        cost = method.cost()
+        facts = method.facts()
+        cost = facts.cost
         table.add_row(
             name,
-            method.exact.value,
+            facts.exact.value,
             f"{cost.gradients_per_step:.4g}",
             f"{cost.copies_of_theta:g}" if math.isfinite(cost.copies_of_theta) else "by layer size",
-            method.reads,
+            facts.reads,
         )
     Console().print(table)
     return 0

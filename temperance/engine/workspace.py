@@ -57,6 +57,7 @@ class Workspace:
         self.learned_start: dict[str, Tensor] = {}
         self._attached: tuple[object, object, object] = (None, None, None)
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
+        self._only: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._training: bool | None = None
         self.example: Inputs | None = None
         self.known_rules: dict[tuple[str, ...], tuple[set[str], dict[str, list[float]]]] = {}
@@ -65,7 +66,7 @@ class Workspace:
         made = copy.copy(self)
         memo[id(self)] = made
         for name, value in vars(self).items():
-            if name not in ("_attached", "_stacked", "learned"):
+            if name not in ("_attached", "_stacked", "_only", "learned"):
                 setattr(made, name, copy.deepcopy(value, memo))
         made.detach()
         return made
@@ -223,8 +224,15 @@ class Workspace:
             evaluate.outputs(self.network, self.layout, theta, self.example, batched=True)
         return evaluate.can_batch(self.network)
 
+    def only_rows(self, theta: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of matrices that have one, as the same objects each time, so that they stay attached."""
+        if self._only is None or self._only[0] is not theta or self._only[1] is not grad:
+            self._only = (theta, grad, theta[0], grad[0])
+        return self._only[2], self._only[3]
+
     def detach(self) -> None:
         """Forget what is attached, so that the next use attaches anew."""
+        self._only = None
         self._attached = (None, None, None)
         self._stacked = (None, {})
         self.learned = {}

@@ -1,6 +1,6 @@
 """Methods: one a file."""
 
-from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
 from temperance.inference.curvature import (
     EKFAC,
     KFAC,
@@ -33,7 +33,6 @@ from temperance.inference.particles.kernels import IMQ, RBF, LinearKernel
 from temperance.inference.particles.repulsive import RepulsiveEnsemble
 from temperance.inference.particles.svgd import SVGD
 from temperance.inference.points.anchored import Anchored
-from temperance.inference.points.curve import Curve
 from temperance.inference.points.map import MAP
 from temperance.inference.points.mc_dropout import MCDropout
 from temperance.inference.points.swag import SWAG
@@ -44,6 +43,7 @@ from temperance.inference.variational.variational import Variational
 from temperance.inference.variational.vogn import VOGN
 from temperance.inference.wrappers.bases import PCA, CurveBasis, GivenBasis, RandomBasis
 from temperance.inference.wrappers.collect import Collect
+from temperance.inference.wrappers.curve import Curve
 from temperance.inference.wrappers.cyclical import Cyclical
 from temperance.inference.wrappers.ensemble import Ensemble
 from temperance.inference.wrappers.on import On
@@ -81,6 +81,7 @@ __all__ = [
     "EllipticalSlice",
     "Ensemble",
     "Exactness",
+    "Facts",
     "FullRank",
     "FunctionalLaplace",
     "GivenBasis",
@@ -104,13 +105,14 @@ __all__ = [
     "RandomBasis",
     "RepulsiveEnsemble",
     "Sampler",
-    "Stackable",
+    "Starts",
     "Subspace",
     "Tempered",
     "TiedScale",
     "Tune",
     "Variational",
     "Warmup",
+    "Wrapper",
     "cosine",
     "flat",
     "glide",

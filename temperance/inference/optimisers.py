@@ -50,6 +50,8 @@ def build_optimizer(
         if optimizer.__name__ in _FUSED and not {"fused", "foreach", "differentiable"} & set(options):
             options["fused"] = True
     else:
+        if theta.dim() == 2 and len(theta) == 1:  # of one member: tensors of the network's own shapes
+            theta, grad = theta[0], grad[0]
         leaves = []
         for entry in layout.entries:
             leaf = nn.Parameter(theta[..., entry.start : entry.stop].view((*theta.shape[:-1], *entry.shape)))

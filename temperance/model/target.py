@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ from temperance.engine.energy import Energies
 from temperance.engine.workspace import Workspace
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior, GaussianDensity, Prior
-from temperance.model.theta import Layout, Subset
+from temperance.model.priors.base import RestrictedPrior
+from temperance.model.theta import Layout, Subset, selected
 
 
 class Target:
@@ -134,22 +135,63 @@ class Target:
             )
         made = copy.copy(self)
         made.likelihood = likelihood
-        return made
+        return made.compile() if self.is_compiled else made  # what was compiled has the old likelihood inside
 
     def with_network(self, network: nn.Module, moving: Sequence[str] = ()) -> Target:
         """The same problem with another module of the same parameters; ``moving`` names buffers of it that belong to a
         setting of the weights."""
         made = copy.copy(self)
         made.workspace = self.workspace.with_network(network, moving)
-        made._compiled_stack = made._compiled_network = None
         made._energies = None
-        return made
+        return made.compile() if self.is_compiled else made
 
     def with_temperature(self, temperature: float) -> Target:
         """The same problem at another temperature; the network is shared."""
         made = copy.copy(self)
         made.temperature = check_positive(temperature, "temperature")
         return made
+
+    def names(self, subset: Subset, argument: str = "subset") -> list[str]:
+        """The parameters that ``subset`` names, among those that are random here."""
+        inside = {e.name for e in self.layout.network_entries}
+        try:
+            found = [name for name, _ in selected(self.network, subset) if name in inside]
+        except ArgumentError as error:
+            raise ArgumentError(str(error).replace("`subset`", f"`{argument}`")) from None
+        if not found:
+            raise ArgumentError(
+                f"`{argument}` must name parameters that are random in the target; {subset!r} names none of them."
+            )
+        return found
+
+    def places(self, names: Collection[str]) -> Tensor:
+        """Places in θ of the parameters that ``names`` names, and of what the likelihood learns."""
+        entries = [e for e in self.layout.entries if e.name in names or e.role == "likelihood"]
+        return torch.cat([torch.arange(e.start, e.stop) for e in entries])
+
+    def restrict(self, names: Collection[str], theta: Tensor) -> Target:
+        """The problem over the parameters that ``names`` names (and what the likelihood learns); all others are known
+        to be as ``theta`` has them. Its θ is that of :meth:`places`, and it starts where ``theta`` is."""
+        known = [e.name for e in self.layout.network_entries if e.name in names]
+        theta = theta.detach().clone()  # what stays is a view into this
+        self.workspace.attach(theta, None)
+        made = Target(
+            self.network,
+            self.likelihood,
+            RestrictedPrior.of(self.bound_prior, self.layout, known),
+            self.temperature,
+            likelihood_temperature=self.likelihood_temperature,
+            subset=known,
+            freeze_batch_norm=self.workspace.freeze_batch_norm,
+        )
+        self.workspace.detach()
+        made.workspace.example = self.workspace.example
+        made.workspace.expect_moving(list(self.workspace.initial_buffers))
+        made.workspace.initial_buffers = self.workspace.running_buffers()
+        made.workspace.learned_start = {
+            e.name: theta[e.start : e.stop].clone() for e in self.layout.entries if e.role == "likelihood"
+        }
+        return made.compile() if self.is_compiled else made
 
     def compile(self) -> Target:
         """Compile gradients with ``torch.compile``, in place: worth its minute for long runs of small networks. Without
@@ -235,11 +277,12 @@ class Target:
         def convert(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
             return self.cast(x), self.likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)
 
-        made = data.convert(convert)
-        if argument == "data":
-            targets = dict(made.probe())["y"]
-            self.workspace.learned_start = self.likelihood.begin(targets)
-        return made
+        return data.convert(convert)
+
+    def begin(self, data: Data) -> None:
+        """Before a fit: let the likelihood look at the (prepared) training targets, to start what it learns there."""
+        targets = dict(data.probe())["y"]
+        self.workspace.learned_start = self.likelihood.begin(targets)
 
     def cast(self, x: Inputs) -> Inputs:
         """Floating inputs in θ's dtype."""
@@ -289,42 +332,59 @@ class Target:
             self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
         return nll.detach()
 
-    def stacked_gradient(self, theta: Tensor, batch: Batch, grad: Tensor, *, prior: bool = True) -> Tensor:
-        """:meth:`gradient` for E members at once: θ and ``grad`` are E × P, the batch has E streams; E losses."""
+    def gradients(
+        self,
+        theta: Tensor,
+        batch: Batch,
+        grad: Tensor,
+        buffers: dict[str, Tensor] | None = None,
+        *,
+        prior: bool = True,
+    ) -> Tensor:
+        """:meth:`gradient` of E members, the rows of θ and ``grad`` (E × P): E losses. Each has its own stream of the
+        batch, or all read the same rows where it has none. ``buffers`` are those of a single member."""
+        if len(theta) == 1:
+            row, slope = self.workspace.only_rows(theta, grad)
+            own = batch if batch.streams is None else batch.stream(0)
+            return self.gradient(row, own, slope, buffers, prior=prior).unsqueeze(0)
         self.workspace.set_training(True)
-        if self._compiled_stack is not None:
+        losses = self._stacked_gradients(theta, batch, grad)
+        if prior:
+            self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
+        return losses
+
+    def _stacked_gradients(self, theta: Tensor, batch: Batch, grad: Tensor) -> Tensor:
+        """Of the data term, for all members as one batched network."""
+        if self._compiled_stack is not None and batch.streams is not None:
             gradient, losses = self._compiled_stack(theta, batch.x, batch.y)
             grad.copy_(gradient)
-            if prior:
-                self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
             return losses
         leaves = self.workspace.stacked_leaves(theta)
-        losses = self._stacked_losses(leaves, batch.x, batch.y)
+        losses = self._stacked_losses(leaves, batch.x, batch.y, batch.streams is not None)
         scaled = losses.sum() if self.likelihood_temperature == 1.0 else losses.sum() / self.likelihood_temperature
         gradients = torch.autograd.grad(scaled, list(leaves.values()))
         for entry, value in zip(self.layout.entries, gradients, strict=True):
             grad[:, entry.start : entry.stop] = value.reshape(len(theta), -1)
-        if prior:
-            self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
         return losses.detach()
 
     def _stacked_gradient_of(self, theta: Tensor, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient of the data term and losses as one function of θ: what is compiled."""
 
         def total(rows: Tensor) -> tuple[Tensor, Tensor]:
-            losses = self._stacked_losses(self.layout.unflatten(rows), x, y)
+            losses = self._stacked_losses(self.layout.unflatten(rows), x, y, True)
             return losses.sum() / self.likelihood_temperature, losses
 
         return torch.func.grad(total, has_aux=True)(theta)
 
-    def _stacked_losses(self, leaves: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+    def _stacked_losses(self, leaves: dict[str, Tensor], x: Inputs, y: Tensor, streams: bool) -> Tensor:
         count = len(self.layout.network_entries)
         values = dict(list(leaves.items())[:count])
         learned = dict(list(leaves.items())[count:])
-        outputs = evaluate.at_once(self.network, values, x, stacked_inputs=True)
+        outputs = evaluate.at_once(self.network, values, x, stacked_inputs=streams)
         if outputs.dim() == 2:
             outputs = outputs.unsqueeze(-1)
-        return self.likelihood.negative_log_likelihood(outputs, y, learned) / y.shape[1]
+        targets = y if streams else y.expand(len(outputs), *y.shape)
+        return self.likelihood.negative_log_likelihood(outputs, targets, learned) / targets.shape[1]
 
     def can_batch_training(self) -> bool:
         """Whether several members can be trained as one batched network."""

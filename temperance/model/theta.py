@@ -194,6 +194,12 @@ class Layout:
             parameter.grad = None if grad is None else grad[e.start : e.stop].view(e.shape)
 
 
+def check_subset(subset: object, argument: str) -> None:
+    """Something that can name parameters, or ``None`` for all."""
+    if subset is not None and not (isinstance(subset, str | tuple | list | Selector) or callable(subset)):
+        raise ArgumentError(f"`{argument}` must name parameters, e.g. last_layer or 'head'; got {subset!r}.")
+
+
 def selected(network: nn.Module, subset: Subset = None) -> list[tuple[str, nn.Parameter]]:
     """The parameters that ``subset`` names, in the network's own order; tied weights appear once.
 

@@ -1,8 +1,8 @@
 """Distributions over θ, all of which can be sampled and predicted with in the same way."""
 
 from temperance.posteriors.affine import Affine
-from temperance.posteriors.base import Nodes, Posterior
-from temperance.posteriors.curve import Path
+from temperance.posteriors.base import Centred, Density, Nodes, Posterior, WeightPosterior, centre_of
+from temperance.posteriors.curve import CurvePosterior
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.dropout import DropoutPosterior
 from temperance.posteriors.gaussian import Gaussian
@@ -17,6 +17,9 @@ from temperance.posteriors.with_statistics import WithStatistics
 
 __all__ = [
     "Affine",
+    "Centred",
+    "CurvePosterior",
+    "Density",
     "Draws",
     "DropoutPosterior",
     "EvidenceTerms",
@@ -24,7 +27,6 @@ __all__ = [
     "LaplacePosterior",
     "Mixture",
     "Nodes",
-    "Path",
     "Point",
     "Posterior",
     "PosteriorPrior",
@@ -32,5 +34,7 @@ __all__ = [
     "Pushforward",
     "RadialPosterior",
     "Trace",
+    "WeightPosterior",
     "WithStatistics",
+    "centre_of",
 ]

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
@@ -18,8 +20,9 @@ from temperance.linalg.blocks import DenseBlock
 from temperance.linalg.precision import PosteriorCovariance
 from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.priors.base import Density, RestrictedPrior
+from temperance.model.target import Target
 from temperance.model.theta import Layout
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Nodes, Posterior, WrappedPosterior, centre_of
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import CorrelatedDensity
@@ -36,7 +39,7 @@ def place(rows: Tensor, centre: Tensor, basis: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Affine(Posterior):
+class Affine(WrappedPosterior):
     """θ = c + B z with (z, what the likelihood learns) distributed as ``inner`` says.
 
     Args:
@@ -73,20 +76,18 @@ class Affine(Posterior):
         """P."""
         return len(self.centre)
 
-    @property
-    def finite(self) -> bool:  # type: ignore[override]
-        """As the inner posterior is."""
-        return self.inner.finite
+    def rewrap(self, part: Posterior) -> Posterior:
+        """The same subspace for another part."""
+        return Affine(part, self.centre, self.basis)
+
+    def inside(self, target: Target) -> tuple[Target, Posterior]:
+        """The target over coordinates."""
+        return self.inner.inside(subspace_target(target, self.centre.to(target.device), self.basis.to(target.device)))
 
     @property
-    def most_nodes(self) -> int | None:
-        """As the inner posterior has it."""
-        return self.inner.most_nodes
-
-    @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """c + B E[z]."""
-        return self.place(self.inner.mean)  # type: ignore[attr-defined]
+        return self.place(centre_of(self.inner).mean)
 
     def covariance(self) -> Tensor:
         """B Σ Bᵀ, padded for what the likelihood learns, of a Gaussian: P × P, of the inner rank; for small P."""
@@ -113,6 +114,53 @@ class Affine(Posterior):
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.place(self.inner._sample(n, rng))
+
+
+class SubspaceNetwork(nn.Module):
+    """A network at θ = c + B z; z is its parameter. Fresh ones, z ~ N(0, I), start the members of an ensemble."""
+
+    centre: Tensor
+    basis: Tensor
+
+    def __init__(self, network: nn.Module, layout: Layout, rank: int) -> None:
+        super().__init__()
+        self.network, self.entries = network, layout.network_entries
+        self.z = nn.Parameter(torch.zeros(rank, dtype=layout.dtype, device=next(network.parameters()).device))
+        self.register_buffer("centre", None)
+        self.register_buffer("basis", None)
+
+    def reset_parameters(self) -> None:
+        """z ~ N(0, I)."""
+        nn.init.normal_(self.z)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's answer at c + B z."""
+        theta = self.centre + self.basis @ self.z
+        values = {e.name: theta[e.start : e.stop].reshape(e.shape) for e in self.entries}
+        return functional_call(self.network, values, args, kwargs)
+
+
+def subspace_target(target: Target, centre: Tensor, basis: Tensor) -> Target:
+    """The problem over z (and what the likelihood learns, which starts as c has it), with the prior p(c + B z). c and B
+    are looked at, not copied."""
+    layout, size = target.layout, target.layout.network_size
+    made = Target(
+        SubspaceNetwork(target.network, layout, basis.shape[1]),
+        target.likelihood,
+        restricted(target.bound_prior, layout, centre, basis),
+        target.temperature,
+        likelihood_temperature=target.likelihood_temperature,
+        subset=["z"],
+        freeze_batch_norm=target.workspace.freeze_batch_norm,
+    )
+    network = made.network
+    assert isinstance(network, SubspaceNetwork)
+    network.centre, network.basis = centre[:size], basis
+    made.workspace.example = target.workspace.example
+    made.workspace.learned_start = {
+        e.name: centre[e.start : e.stop].clone() for e in layout.entries if e.role == "likelihood"
+    }
+    return made.compile() if target.is_compiled else made
 
 
 def lifted(inner: Posterior, centre: Tensor, basis: Tensor) -> Posterior:

@@ -1,4 +1,6 @@
-"""What a posterior is: something that can be sampled, and that names the settings of θ prediction averages over."""
+"""What a posterior is. By its type it says what it can do: every one can be predicted with; a :class:`WeightPosterior`
+can be sampled in θ; one that is :class:`Centred` has a setting of θ that stands for it; a :class:`Density` has a
+density."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed
 
 Buffers = dict[str, Tensor]
@@ -34,33 +37,21 @@ class Nodes:
 
 
 class Posterior(Value, ABC):
-    """A distribution over θ. ``finite`` says that it has finitely many settings, all of which prediction uses."""
+    """What has been learned of a target: a distribution over θ, or over functions alone."""
 
-    finite: ClassVar[bool] = False
     predicts: ClassVar[str] = "network"
     """How predictions are made unless told: through the network at each draw, or through its linearisation."""
+    finite: ClassVar[bool] = False
+    """Whether there are finitely many settings of θ, all of which prediction uses."""
 
     @property
     @abstractmethod
     def size(self) -> int:
         """P, the length of θ."""
 
-    @abstractmethod
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """What prediction averages over: all there is, or about ``n`` draws where there is a choice."""
-
-    @abstractmethod
-    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
-        """n independent draws, n × P."""
-
-    @property
-    def most_nodes(self) -> int | None:
-        """How many nodes there can be at most; ``None``: as many as are asked for."""
-        return None
-
-    def retarget(self, target: Any) -> Any:
-        """The target that this posterior belongs to: the one given, unless a prior or a noise level was chosen."""
-        return target
+        raise self._no_weights()
 
     def sample(self, n: int, seed: int | None = None) -> Tensor:
         """n independent draws of θ, n × P. Without a seed they differ from call to call."""
@@ -68,3 +59,107 @@ class Posterior(Value, ABC):
         rng = torch.Generator()
         rng.manual_seed(int(torch.randint(0, 2**62, ())) if seed is None else check_seed(seed))
         return self._sample(n, rng)
+
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
+        """n independent draws, n × P."""
+        raise self._no_weights()
+
+    def _no_weights(self) -> ArgumentError:
+        return ArgumentError(
+            f"a posterior over functions has no draws of weights ({type(self).__name__}); `predict(x).sample(n)` draws "
+            "functions. For weights use Laplace(curvature=...)."
+        )
+
+    @property
+    def most_nodes(self) -> int | None:
+        """How many nodes there can be at most; ``None``: as many as are asked for."""
+        return None
+
+    def parts(self) -> list[tuple[float, Posterior]]:
+        """The posteriors that this one is a mixture of, to the last, with their weights; itself where it is none."""
+        return [(1.0, self)]
+
+    def inside(self, target: Any) -> tuple[Any, Posterior]:
+        """The problem and the posterior in whose own coordinates this one is known: a part of θ, or a subspace."""
+        return target, self
+
+    def retarget(self, target: Any) -> Any:
+        """The target that this posterior belongs to: the one given, unless a prior or a noise level was chosen, or its
+        draws need another network."""
+        return target
+
+
+class WeightPosterior(Posterior):
+    """A distribution over θ."""
+
+    @abstractmethod
+    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
+        """See :class:`Posterior`."""
+
+    @abstractmethod
+    def _sample(self, n: int, rng: torch.Generator) -> Tensor: ...
+
+
+class Centred(ABC):
+    """A posterior with one θ that stands for it, and the running statistics that belong to that."""
+
+    mean: Tensor
+    buffers: Buffers
+
+
+class Density(ABC):
+    """A posterior with a density."""
+
+    @abstractmethod
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """log q(θ) of each row."""
+
+
+def centre_of(posterior: Posterior) -> Centred:
+    """``posterior``, which must have a θ that stands for it."""
+    if not isinstance(posterior, Centred):
+        raise ArgumentError(
+            f"a {type(posterior).__name__} has no one setting of θ that stands for it; look at its components, or draw "
+            "from it: posterior.sample(n)."
+        )
+    return posterior
+
+
+class WrappedPosterior(Posterior, Centred):
+    """A posterior made of another one, ``inner``: all that is known of that holds for this, the changes that it makes
+    to the network included."""
+
+    inner: Posterior
+
+    def rewrap(self, part: Posterior) -> Posterior:
+        """The same around a part of the inner posterior."""
+        raise NotImplementedError
+
+    @property
+    def predicts(self) -> str:  # type: ignore[override]
+        """As the inner posterior does."""
+        return self.inner.predicts
+
+    @property
+    def finite(self) -> bool:  # type: ignore[override]
+        """As the inner posterior is."""
+        return self.inner.finite
+
+    @property
+    def most_nodes(self) -> int | None:
+        """As the inner posterior has it."""
+        return self.inner.most_nodes
+
+    @property
+    def buffers(self) -> Buffers:  # type: ignore[override]
+        """Those that belong to the inner posterior's mean."""
+        return self.inner.buffers if isinstance(self.inner, Centred) else {}
+
+    def retarget(self, target: Any) -> Any:
+        """As the inner posterior does."""
+        return self.inner.retarget(target)
+
+    def parts(self) -> list[tuple[float, Posterior]]:
+        """Those of the inner posterior, each wrapped."""
+        found = self.inner.parts()
+        return [(1.0, self)] if len(found) == 1 else [(weight, self.rewrap(part)) for weight, part in found]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
 
@@ -28,11 +28,11 @@ def bernstein(t: Tensor, degree: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Path(Posterior):
+class CurvePosterior(WeightPosterior, Centred):
     """θ(t) = Σₖ C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ pₖ with t uniform on [0, 1]: a Bézier curve from the first control point to the
     last. ``points`` is a matrix, control points × P; two of them make a straight line.
 
-    >>> path = Path(torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 0.0]]))
+    >>> path = CurvePosterior(torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 0.0]]))
     >>> path.at(torch.tensor([0.0, 0.5, 1.0]))
     tensor([[0., 0.],
             [1., 1.],
@@ -54,14 +54,19 @@ class Path(Posterior):
         return self.points.shape[1]
 
     @property
-    def mean(self) -> Tensor:
+    def buffers(self) -> Buffers:  # type: ignore[override]
+        """None: between two settings of the weights nobody knows their statistics."""
+        return {}
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
         """That of the control points, for each weight averages to 1 / (n + 1) over t."""
         return self.points.mean(0)
 
     @property
-    def straight(self) -> Path:
+    def straight(self) -> CurvePosterior:
         """The straight line between the same ends."""
-        return Path(self.points[[0, -1]])
+        return CurvePosterior(self.points[[0, -1]])
 
     def at(self, t: Tensor | float) -> Tensor:
         """θ(t), a row for each t."""

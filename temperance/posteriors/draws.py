@@ -11,12 +11,12 @@ from torch import Tensor
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.growing import rows_file
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
 from temperance.posteriors.trace import Trace
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Draws(Posterior):
+class Draws(WeightPosterior, Centred):
     """S equally weighted settings of θ, a matrix S × P, in the order in which they were drawn; ``trace`` holds what the
     chain that drew them told of itself.
 
@@ -42,7 +42,7 @@ class Draws(Posterior):
         return self.theta.shape[1]
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """The average draw."""
         return self.theta.mean(0)
 

@@ -13,7 +13,7 @@ from temperance.core.checks import check_finite
 from temperance.core.seeds import derive_seed
 from temperance.engine.native.noise import mix, signed
 from temperance.model.target import Target
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
@@ -114,7 +114,7 @@ def dropout_names(network: nn.Module, every: bool = False) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DropoutPosterior(Posterior):
+class DropoutPosterior(WeightPosterior, Centred):
     """One θ, and a distribution over which units are dropped in the modules ``dropouts``: a draw is one set of masks
     for the whole function, so that rows of one draw belong together."""
 
@@ -131,7 +131,7 @@ class DropoutPosterior(Posterior):
         return len(self.theta)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """θ, with nothing dropped."""
         return self.theta
 

@@ -11,13 +11,13 @@ from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.linalg.covariance import Covariance, gaussian_log_density
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
 
 DEFAULT_DRAWS = 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Gaussian(Posterior):
+class Gaussian(WeightPosterior, Centred, Density):
     """θ ~ N(mean, Σ), Σ a covariance operator.
 
     >>> from temperance.linalg import DiagonalCovariance

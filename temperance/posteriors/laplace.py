@@ -95,7 +95,7 @@ class LaplacePosterior(Gaussian):
 
     def retarget(self, target: Target) -> Target:
         """The target with the prior and the noise that were chosen."""
-        if self.prior is not None:
+        if self.prior is not None and target.layout.size == self.size:  # a prior over a part is not one over the whole
             target = target.with_prior(self.prior)
         if self.likelihood is not None:
             target = target.with_likelihood(self.likelihood)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Nodes, Posterior, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mixture(Posterior):
+class Mixture(WeightPosterior):
     """p(θ) = Σₖ wₖ pₖ(θ): equal weights unless given.
 
     >>> from temperance.posteriors import Point
@@ -63,6 +63,14 @@ class Mixture(Posterior):
             )
         # A posterior that needs another module for its draws (dropout masks) needs it as a component too.
         return next((other for other in chosen if other.network is not target.network), target)
+
+    def parts(self) -> list[tuple[float, Posterior]]:
+        """Those of all components."""
+        return [
+            (share * weight, part)
+            for share, component in zip(self.shares(), self.components, strict=True)
+            for weight, part in component.parts()
+        ]
 
     def shares(self) -> tuple[float, ...]:
         """The weights, equal ones made explicit."""

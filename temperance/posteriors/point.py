@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from temperance.core.checks import check_finite
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Point(Posterior):
+class Point(WeightPosterior, Centred):
     """All mass on one θ: what ordinary training gives.
 
     >>> Point(torch.zeros(3)).sample(2)
@@ -34,7 +34,7 @@ class Point(Posterior):
         return len(self.theta)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """θ itself."""
         return self.theta
 

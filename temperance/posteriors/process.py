@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from temperance.core.checks import check_finite
-from temperance.core.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Posterior
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Process(Posterior):
+class Process(Posterior, Centred):
     """f(x) ~ GP(f(x; θ*), k) conditioned on M rows of the data, k(x, x') = J(x) Λ_prior⁻¹ J(x')ᵀ.
 
     Attributes:
@@ -44,20 +42,6 @@ class Process(Posterior):
         return len(self.theta)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """θ*."""
         return self.theta
-
-    def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
-        """See :meth:`_sample`."""
-        self._refuse()
-
-    def _sample(self, n: int, rng: torch.Generator) -> Tensor:
-        """A process has functions, not weights."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ArgumentError(
-            "a posterior over functions has no draws of weights; `predict(x).sample(n)` draws functions. For weights "
-            "use Laplace(curvature=...)."
-        )

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.model.target import Target
+from temperance.posteriors.base import Buffers, Nodes, Posterior, WrappedPosterior, centre_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pushforward(Posterior):
+class Pushforward(WrappedPosterior):
     """θ with its coordinates ``index`` distributed as ``inner`` says, and all others as in ``rest``.
 
     >>> from temperance.posteriors import Draws
@@ -39,20 +40,21 @@ class Pushforward(Posterior):
         """P."""
         return len(self.rest)
 
-    @property
-    def finite(self) -> bool:  # type: ignore[override]
-        """As the inner posterior is."""
-        return self.inner.finite
+    def rewrap(self, part: Posterior) -> Posterior:
+        """The same places for another part."""
+        return Pushforward(part, self.index, self.rest)
+
+    def inside(self, target: Target) -> tuple[Target, Posterior]:
+        """The target of the part."""
+        places = set(self.index.tolist())
+        names = [e.name for e in target.layout.network_entries if e.start in places]
+        smaller = target.restrict(names, self.rest.to(target.device))
+        return self.inner.inside(self.inner.retarget(smaller))
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """The mean of the random part, in its place."""
-        return self._place(self.inner.mean.unsqueeze(0))[0]  # type: ignore[attr-defined]
-
-    @property
-    def buffers(self) -> Buffers:
-        """Those of the inner posterior."""
-        return getattr(self.inner, "buffers", {})
+        return self._place(centre_of(self.inner).mean.unsqueeze(0))[0]
 
     def _place(self, rows: Tensor) -> Tensor:
         made = self.rest.to(rows).expand(len(rows), -1).clone()

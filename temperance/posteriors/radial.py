@@ -12,12 +12,12 @@ from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator
 from temperance.linalg.covariance import standard_normal
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RadialPosterior(Posterior):
+class RadialPosterior(WeightPosterior, Centred, Density):
     """Piece by piece of θ (one for each tensor of the network, of ``sizes`` numbers): θ = mean + scale ⊙ u r, with u
     uniform on the unit sphere and r = |z|, z ~ N(0, 1) (Farquhar et al., 2020).
 

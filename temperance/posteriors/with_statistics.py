@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Nodes, Posterior
+from temperance.posteriors.base import Buffers, Density, Nodes, Posterior, WrappedPosterior, centre_of
+from temperance.posteriors.gaussian import Gaussian
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WithStatistics(Posterior):
+class WithStatistics(WrappedPosterior, Density):
     """``inner``, of which prediction uses the first draws of ``seed``, each with the batch statistics (``statistics``,
     draws × ...) that the training data have under it.
 
@@ -46,26 +46,25 @@ class WithStatistics(Posterior):
         return self.inner.size
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """Of the inner posterior."""
-        return self.inner.mean  # type: ignore[attr-defined]
+        return centre_of(self.inner).mean
 
-    @property
-    def buffers(self) -> Buffers:
-        """The statistics that belong to the mean, as the inner posterior has them."""
-        return getattr(self.inner, "buffers", {})
+    def parts(self) -> list[tuple[float, Posterior]]:
+        """Itself: the statistics are of the draws of all parts."""
+        return [(1.0, self)]
 
     def covariance(self) -> Tensor:
         """Of the inner posterior."""
-        return self.inner.covariance()  # type: ignore[attr-defined]
+        if not isinstance(self.inner, Gaussian):
+            raise ArgumentError(f"only a Gaussian has a covariance in closed form; got {type(self.inner).__name__}.")
+        return self.inner.covariance()
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Of the inner posterior."""
-        return self.inner.log_prob(theta)  # type: ignore[attr-defined]
-
-    def retarget(self, target: Any) -> Any:
-        """As the inner posterior does."""
-        return self.inner.retarget(target)
+        if not isinstance(self.inner, Density):
+            raise ArgumentError(f"`inner` must have a density; {type(self.inner).__name__} has none.")
+        return self.inner.log_prob(theta)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """The first ``n`` of the draws that have statistics; ``seed`` changes nothing."""

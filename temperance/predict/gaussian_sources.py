@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, singledispatch
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
 from temperance.data.sources import Inputs, first_tensor
 from temperance.model.target import Target
-from temperance.posteriors import LaplacePosterior, Mixture, Posterior, Process
+from temperance.posteriors import LaplacePosterior, Posterior, Process
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
 from temperance.predict.source import Block
@@ -40,20 +40,35 @@ class Law(Protocol):
     def functions(self, x: Inputs, deltas: Any, batch_size: int) -> Iterator[tuple[slice, Tensor]]:
         """Displaced outputs."""
 
+    def displacements(self, draws: int, seed: int) -> Sequence[Tensor]:
+        """θ_s − θ* for draws of the law's own θ."""
+
     def learned_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and covariance of what the likelihood learns."""
 
 
 def law_of(target: Target, posterior: Posterior, x: Inputs) -> Law:
-    """The law of a posterior's linearised outputs."""
-    if isinstance(posterior, LaplacePosterior):
-        return LinearLaw(target, posterior, x)
-    if isinstance(posterior, Process):
-        return KernelLaw(target, posterior, x)
+    """The law of a posterior's linearised outputs, in the coordinates in which it is known."""
+    here, known = posterior.inside(target)
+    return _law(known, here, x)
+
+
+@singledispatch
+def _law(posterior: Posterior, target: Target, x: Inputs) -> Law:
     raise ArgumentError(
         f"`by`: linearised predictions need a Laplace posterior; this is a {type(posterior).__name__}. "
         'Use by="network".'
     )
+
+
+@_law.register
+def _(posterior: LaplacePosterior, target: Target, x: Inputs) -> Law:
+    return LinearLaw(target, posterior, x)
+
+
+@_law.register
+def _(posterior: Process, target: Target, x: Inputs) -> Law:
+    return KernelLaw(target, posterior, x)
 
 
 def standard_points(count: int, dimensions: int, like: Tensor, seed: int = 0) -> Tensor:
@@ -85,9 +100,9 @@ class Linearised:
 
     def __init__(self, target: Target, posterior: Posterior, x: Inputs, batch_size: int) -> None:
         self.target, self.x, self.batch_size = target, x, batch_size
-        self.parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
-        self.shares = posterior.shares() if isinstance(posterior, Mixture) else (1.0,)
-        self.laws = [law_of(target, part, x) for part in self.parts]
+        parts = posterior.parts()
+        self.shares = tuple(share for share, _ in parts)
+        self.laws = [law_of(target, part, x) for _, part in parts]
         self.rows = first_tensor(x).shape[0]
         self.num_outputs = self.laws[0].num_outputs
 
@@ -98,7 +113,7 @@ class LinearisedSource(ABC):
     def __init__(self, linear: Linearised, each: int, seed: int) -> None:
         self.linear, self.seed, self.each = linear, seed, each
         self.target, self.x, self.batch_size = linear.target, linear.x, linear.batch_size
-        self.parts, self.shares, self.laws = linear.parts, linear.shares, linear.laws
+        self.shares, self.laws = linear.shares, linear.laws
         self.rows, self.num_outputs = linear.rows, linear.num_outputs
         self.weights = self._weights(torch.full((each,), 1.0 / each, dtype=torch.float64))
 
@@ -215,25 +230,18 @@ class FunctionSource(LinearisedSource):
     @cached_property
     def _deltas(self) -> list[Sequence[Tensor]]:
         """For each component, displacements of θ."""
-        made: list[Sequence[Tensor]] = []
-        for k, (part, law) in enumerate(zip(self.parts, self.laws, strict=True)):
-            seed = derive_seed(self.seed, "component", k)
-            if isinstance(part, LaplacePosterior):
-                made.append(_Displacements(part, self.each, seed))
-            else:
-                assert isinstance(law, KernelLaw)
-                made.append(law.function_draws(self.each, seed))
-        return made
+        seeds = [derive_seed(self.seed, "component", k) for k in range(len(self.laws))]
+        return [law.displacements(self.each, seed) for law, seed in zip(self.laws, seeds, strict=True)]
 
     @cached_property
     def _learned(self) -> dict[str, Tensor]:
-        size = self.target.layout.network_size
-        if size == self.target.layout.size:
+        size = self.target.layout.size - self.target.layout.network_size
+        if not size:
             return {}
         rows: list[Tensor] = []
-        for part, deltas in zip(self.parts, self._deltas, strict=True):
-            mean: Tensor = part.mean  # type: ignore[attr-defined]
-            rows.extend(mean[size:] + delta[size:] for delta in deltas)
+        for law, deltas in zip(self.laws, self._deltas, strict=True):
+            centre, _ = law.learned_moments()
+            rows.extend(centre + delta[-size:] for delta in deltas)
         return self._unflatten(torch.stack(rows))
 
     def blocks(self) -> Iterator[Block]:
@@ -251,26 +259,3 @@ class FunctionSource(LinearisedSource):
                 made.append(block)
             yield block
         self._kept = made
-
-
-class _Displacements(Sequence[Tensor]):
-    """θ_s − θ* for draws θ_s: kept together where they are small, and made one by one, anew each time, where not."""
-
-    def __init__(self, posterior: LaplacePosterior, draws: int, seed: int) -> None:
-        self.posterior, self.nodes = posterior, posterior.nodes(draws, seed)
-        self._kept: dict[int, Tensor] | None = None
-        if draws * posterior.size * posterior.mean.element_size() <= _KEEP_BYTES:
-            self._kept = {}
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def __getitem__(self, k: Any) -> Any:
-        if not 0 <= k < len(self):
-            raise IndexError(k)
-        if self._kept is not None and k in self._kept:
-            return self._kept[k]
-        made = self.nodes.fetch(k, k + 1)[0][0] - self.posterior.mean
-        if self._kept is not None:
-            self._kept[k] = made
-        return made

@@ -85,7 +85,7 @@ class KernelLaw:
         known = self._explained(rows)
         return outputs, self.posterior.temperature * (rows @ rows.mT - known.mT @ known)
 
-    def function_draws(self, draws: int, seed: int) -> list[Tensor]:
+    def displacements(self, draws: int, seed: int) -> list[Tensor]:
         """Displacements of θ under the posterior, by Matheron's rule: a draw δ of the prior, corrected by what the seen
         rows say of it."""
         root_t = math.sqrt(self.posterior.temperature)

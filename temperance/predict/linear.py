@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from temperance.posteriors import LaplacePosterior
 _NUMBERS = 2**25  # of Jacobians held at once
 _JOINT_NUMBERS = 2**29  # of a block's Jacobian for a joint covariance
 _PROBE = 2
+_KEEP_BYTES = 2**28  # of displacements
 
 Span = tuple[int, int]
 
@@ -302,6 +304,10 @@ class LinearLaw:
                 made = torch.stack([flow.outputs.detach() + products.forward(take(d, places)) for d in deltas])
             yield at, made
 
+    def displacements(self, draws: int, seed: int) -> Sequence[Tensor]:
+        """θ_s − θ* for draws θ_s of the posterior."""
+        return Displacements(self.posterior, draws, seed)
+
     # ------------------------------------------------------------------ what the likelihood learns
 
     def learned_moments(self) -> tuple[Tensor, Tensor]:
@@ -332,3 +338,26 @@ def _word_covariance(
     weight = 1.0 / (factor.precision[words] * block.out_scale[words].square().unsqueeze(-1))
     weight = weight / same.sum(-1, keepdim=True)
     return torch.einsum("cbrd,brd,ebrd->bce", summed, weight, summed)
+
+
+class Displacements(Sequence[Tensor]):
+    """θ_s − θ* for draws θ_s: kept together where they are small, and made one by one, anew each time, where not."""
+
+    def __init__(self, posterior: LaplacePosterior, draws: int, seed: int) -> None:
+        self.posterior, self.nodes = posterior, posterior.nodes(draws, seed)
+        self._kept: dict[int, Tensor] | None = None
+        if draws * posterior.size * posterior.mean.element_size() <= _KEEP_BYTES:
+            self._kept = {}
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, k: Any) -> Any:
+        if not 0 <= k < len(self):
+            raise IndexError(k)
+        if self._kept is not None and k in self._kept:
+            return self._kept[k]
+        made = self.nodes.fetch(k, k + 1)[0][0] - self.posterior.mean
+        if self._kept is not None:
+            self._kept[k] = made
+        return made

@@ -177,7 +177,7 @@ def predict_linearised(
 ) -> Predictive:
     """The predictive of the linearised network; see the module."""
     linear = Linearised(target, posterior, x, batch_size)
-    parts, form, likelihood = len(linear.parts), linearised_kind(kind), target.likelihood
+    parts, form, likelihood = len(linear.laws), linearised_kind(kind), target.likelihood
 
     def functions(count: int) -> FunctionSource:
         wanted = max(count, draws or 0)

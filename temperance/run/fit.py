@@ -29,7 +29,7 @@ from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.core.status import INTERRUPTED, OK, UNFINISHED, Status
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Inference, Info, NeedsData
+from temperance.inference.base import Facts, Inference, Info, NeedsData, Starts
 from temperance.model.target import Target
 from temperance.run import store
 from temperance.run.fitted import (
@@ -109,9 +109,10 @@ def fit(
         whole, held = whole.hold_out(held_out, seed=seed)
     elif held_out is not None:
         held = Data.of(held_out, "held_out")
-    if method.needs_held_out and held is None:
+    facts = method.facts()
+    if facts.held_out and held is None:
         raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
-    if held is not None and not method.needs_held_out:
+    if held is not None and not facts.held_out:
         warnings.warn(
             f"{type(method).__name__} does not look at `held_out`: these rows are only left out. MAP(patience=...) "
             "stops by them.",
@@ -120,10 +121,11 @@ def fit(
         )
     given = whole, held
     prepared = target.prepare(whole).to(target.device)
+    target.begin(prepared)
     held = None if held is None else target.prepare(held, "held_out").to(target.device)
-    rows = len(prepared) if method.reads == "full" else batch_size
+    rows = len(prepared) if facts.reads == "full" else batch_size
     per_epoch = prepared.steps_per_epoch(rows)
-    total = _total_steps(method, epochs, steps, per_epoch)
+    total = _total_steps(method, facts, epochs, steps, per_epoch)
     if total:
         _check_batch_norm(target, len(prepared), batch_size)
     method.check_run(total)
@@ -174,6 +176,7 @@ class _Loop:
         if not isinstance(every, int) or every < 1:
             raise ArgumentError(f"`every` must be a positive number of steps; got {every!r}.")
         self.target, self.method, self.data, self.held_out = target, method, data, held_out
+        self.facts = method.facts()
         self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
         self.settings = run
         self.path = None if checkpoint is None else Path(checkpoint)
@@ -191,7 +194,7 @@ class _Loop:
         """The state to start from: new, or as the checkpoint has it."""
         resumable = self.path is not None and (self.path / store.MANIFEST).is_file()
         if not resumable:
-            self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
+            self.state = self._begin(theta)
             if self.path is not None:
                 self.method.keep_in(self.state, self.path)
                 self.save()  # a folder that cannot be written to is found out now, not after the first epoch
@@ -213,7 +216,7 @@ class _Loop:
         if done and (info["status"]["code"] == "early-stopped" or saved.manifest["finished"] == self.total):
             self.finished = load(self.path, self.target.network, target=self.target)
             return
-        self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
+        self.state = self._begin(theta)
         state = restore(
             {"method": self.state, "global": None, "cuda": None, "epoch_loss": self.epoch_loss},
             saved.form("state"),
@@ -226,6 +229,9 @@ class _Loop:
         if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all([generator_state.cpu() for generator_state in state["cuda"]])
         self.info = RunInfo(**{**info, "status": OK, "total_steps": self.total})
+
+    def _begin(self, theta: Tensor | None) -> Any:
+        return self.method.init(self.target, Starts.of(theta), [generator(self.seed, "method")])
 
     def _check_same_run(self, saved: store.Run) -> None:
         check_same_network(saved, self.target)
@@ -268,10 +274,10 @@ class _Loop:
 
     def _batches(self) -> Iterator[Batch]:
         """The batches still to come, each knowing its place in the run."""
-        streams = None if self.method.streams == 1 or self.method.reads == "full" else self.method.streams
+        streams = None if self.facts.streams == 1 or self.facts.reads == "full" else self.facts.streams
         while self.info.steps < self.total:
             epoch, first = divmod(self.info.steps, self.per_epoch)
-            if self.method.reads == "full":
+            if self.facts.reads == "full":
                 walk = self.data.full_pass(self.rows)
             else:
                 walk = self.data.batches(self.rows, seed=self.seed, epoch=epoch, streams=streams, first=first)
@@ -306,7 +312,7 @@ class _Loop:
     # ------------------------------------------------------------------ after the last step
 
     def _fitted(self, data: Data | None) -> Fitted:
-        posterior = self.method.posterior(self.target, self.state, data)
+        (posterior,) = self.method.posteriors(self.target, self.state, data)
         target = posterior.retarget(self.target)
         return Fitted(target, posterior, self.info, self.method, self.seed, self.settings, *self.given)
 
@@ -397,15 +403,15 @@ def _check_batch_norm(target: Target, rows: int, batch_size: int) -> None:
         )
 
 
-def _total_steps(method: Inference[Any], epochs: int | None, steps: int | None, per_epoch: int) -> int:
+def _total_steps(method: Inference[Any], facts: Facts, epochs: int | None, steps: int | None, per_epoch: int) -> int:
     if epochs is not None and steps is not None:
         raise ArgumentError("give `epochs` or `steps`, not both.")
     if epochs is None and steps is None:
-        if method.default_steps is None:
+        if facts.default_steps is None:
             raise ArgumentError(
                 f"`epochs` or `steps` must say how long {type(method).__name__} shall run; got neither."
             )
-        return method.default_steps
+        return facts.default_steps
     name, count = ("epochs", epochs) if epochs is not None else ("steps", steps)
     if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
         raise ArgumentError(f"`{name}` must be a positive integer; got {count!r}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from temperance.core.checks import check_count
 from temperance.core.encoding import Tensors, Value, decode, encode, moved
@@ -22,7 +22,7 @@ from temperance.data.data import Data
 from temperance.inference.curvature.evidence import Tune, evidence_gradient
 from temperance.model.target import Target
 from temperance.model.theta import Layout
-from temperance.posteriors import Draws, Gaussian, LaplacePosterior, Mixture, Posterior
+from temperance.posteriors import Density, Draws, Gaussian, LaplacePosterior, Posterior, centre_of
 from temperance.posteriors.dropout import unmasked
 from temperance.predict import Predictive, evaluate, predict
 from temperance.run import store
@@ -114,16 +114,14 @@ class Fitted:
 
     def network(self, component: int | None = None) -> nn.Module:
         """A copy of the network at the posterior's mean (of one component of a mixture), in evaluation mode."""
-        posterior = self.posterior
-        if isinstance(posterior, Mixture):
-            if component is None:
-                raise ArgumentError("`component` must be given: the average of a mixture's weights is no good network.")
-            if not isinstance(component, int) or not 0 <= component < len(posterior.components):
-                raise ArgumentError(
-                    f"`component` must be from 0 to {len(posterior.components) - 1}; got {component!r}."
-                )
-            posterior = posterior.components[component]
-        theta: Tensor = posterior.mean  # type: ignore[attr-defined]
+        parts = self.posterior.parts()
+        if len(parts) > 1 and component is None:
+            raise ArgumentError("`component` must be given: the average of a mixture's weights is no good network.")
+        chosen = 0 if component is None else component
+        if not isinstance(chosen, int) or not 0 <= chosen < len(parts):
+            raise ArgumentError(f"`component` must be from 0 to {len(parts) - 1}; got {component!r}.")
+        centre = centre_of(parts[chosen][1])
+        theta = centre.mean
         made = unmasked(copy.deepcopy(self.target.network))
         values = dict(self.target.layout.unflatten(theta, "network"))
         with torch.no_grad():
@@ -131,9 +129,8 @@ class Fitted:
                 parameter.grad = None
                 parameter.data = values[name].clone() if name in values else parameter.data.clone()
             for name, buffer in made.named_buffers():
-                known = getattr(posterior, "buffers", {})
-                if name in known:
-                    buffer.copy_(known[name])
+                if name in centre.buffers:
+                    buffer.copy_(centre.buffers[name])
         return made.eval()
 
     def log_evidence(self, tolerance: float | None = None) -> float:
@@ -154,29 +151,30 @@ class Fitted:
 
             E_q[log p(D | θ) / λ + log p(θ) − log q(θ)] ≤ log p(D),
 
-        with its Monte-Carlo standard error. Of any posterior with a density: variational, SWAG, Laplace. (At a
-        temperature T the first two terms are divided by T.)
+        with its Monte-Carlo standard error. Of any posterior with a density: variational, SWAG, Laplace; of one over a
+        part of θ, or over a subspace, it is the bound of that smaller problem. (At a temperature T the first two terms
+        are divided by T.)
         """
-        density = getattr(self.posterior, "log_prob", None)
-        if density is None:
+        target, posterior = self.posterior.inside(self.target)
+        if not isinstance(posterior, Density):
             raise ArgumentError(
-                f"the ELBO needs a posterior with a density; {type(self.posterior).__name__} of "
+                f"the ELBO needs a posterior with a density; {type(posterior).__name__} of "
                 f"{type(self.method).__name__} has none."
             )
-        if self.target.workspace.initial_buffers:
+        if target.workspace.initial_buffers:
             raise ArgumentError("the ELBO needs a likelihood of θ alone; batch norm makes it depend on its statistics.")
         check_count(draws, "draws")
         check_seed(seed)
-        known = Data.of(data).to(self.target.device)
+        known = Data.of(data).to(target.device)
         terms = []
         with torch.no_grad():
-            theta = self.posterior.sample(draws, seed)
-            for rows in theta.split(max(1, min(draws, 2**24 // self.target.layout.size))):
-                log_joint = self.target.log_density(rows.to(self.target.device), known)
-                terms.append(log_joint.double().cpu() - density(rows).double().cpu())
-        if isinstance(self.posterior, Gaussian):  # draws must be where their density says, or log q is rounding error
-            inside = self.posterior.operator.inverse_quadratic(theta[:10] - self.posterior.mean).double().mean()
-            expected = self.posterior.operator.rank
+            theta = posterior.sample(draws, seed)
+            for rows in theta.split(max(1, min(draws, 2**24 // target.layout.size))):
+                log_joint = target.log_density(rows.to(target.device), known)
+                terms.append(log_joint.double().cpu() - posterior.log_prob(rows).double().cpu())
+        if isinstance(posterior, Gaussian):  # draws must be where their density says, or log q is rounding error
+            inside = posterior.operator.inverse_quadratic(theta[:10] - posterior.mean).double().mean()
+            expected = posterior.operator.rank
             if not 0.1 * expected <= float(inside) <= 10 * expected + 10:
                 raise NumericalError(
                     f"the covariance is too close to singular for a density: draws are at a squared distance of "
@@ -292,8 +290,7 @@ def check_same_network(run: store.Run, target: Target) -> None:
 
 
 def _draws_in(posterior: Posterior) -> list[Draws]:
-    parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
-    return [part for part in parts if isinstance(part, Draws)]
+    return [part for _, part in posterior.parts() if isinstance(part, Draws)]
 
 
 def _to_device(value: Any, device: torch.device) -> Any:

@@ -124,7 +124,8 @@ def sample(
     target.check(begin)
     if isinstance(method, SteppingKernel) and method.step_size is None:
         method = Warmup(method, warmup)
-    burn = warmup if method.settling is None else method.settling
+    settling = method.facts().settling
+    burn = warmup if settling is None else settling
     run = Ensemble(
         Collect(method, burn=burn, every=every),
         chains,

@@ -7,6 +7,8 @@
 """
 
 from temperance.testing.checks import Check, CheckFailure, Report
+from temperance.testing.composition import Composition, check_composition, examine_composition
+from temperance.testing.composition.runs import SmallProblem, small_problem
 from temperance.testing.families import check_likelihood, check_prior
 from temperance.testing.inference import check_inference
 from temperance.testing.problems import (
@@ -23,16 +25,21 @@ __all__ = [
     "Check",
     "CheckFailure",
     "ClosedForm",
+    "Composition",
     "LinearLeaves",
     "Quadrature",
     "Report",
+    "SmallProblem",
     "assert_moments",
+    "check_composition",
     "check_inference",
     "check_likelihood",
     "check_prior",
     "conjugate_regression",
     "critical_value",
+    "examine_composition",
     "linear_gaussian",
     "moment_errors",
     "skewed_counts",
+    "small_problem",
 ]

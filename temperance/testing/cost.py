@@ -15,7 +15,7 @@ from temperance.core.seeds import generator
 from temperance.data.data import Data
 from temperance.engine.energy import Energies
 from temperance.engine.native.mlp import NativeMLP
-from temperance.inference.base import Inference
+from temperance.inference.base import Inference, Starts
 from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianPrior
 from temperance.model.target import Target
@@ -62,7 +62,6 @@ def _gradients_counted() -> Iterator[list[int]]:
 
     with (
         patched(Target, "gradient", of_rows),
-        patched(Target, "stacked_gradient", of_rows),
         patched(Energies, "__call__", of_energies),
         patched(NativeMLP, "leapfrog", of_leapfrogs),
     ):
@@ -71,14 +70,15 @@ def _gradients_counted() -> Iterator[list[int]]:
 
 def check_cost(report: Report, method: Inference[Any]) -> None:
     """Gradients a step and copies of θ must not exceed what the method declares."""
-    declared = method.cost()
+    facts = method.facts()
+    declared = facts.cost
     network = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))
     target = Target(network, Normal(scale=1.0), GaussianPrior(scale=1.0))
     rng = generator(0, "check-cost")
     data = target.prepare(Data(torch.randn(64, 8, generator=rng), torch.randn(64, 2, generator=rng)))
-    state = method.init(target, None, generator(0, "method"))
-    streams = None if method.streams == 1 or method.reads == "full" else method.streams
-    whole = method.reads == "full"
+    state = method.init(target, Starts(), [generator(0, "method")])
+    streams = None if facts.streams == 1 or facts.reads == "full" else facts.streams
+    whole = facts.reads == "full"
     batches = list(data.batches(64 if whole else 16, seed=0, streams=streams)) * (4 if whole else 1)
     batches = [
         dataclasses.replace(b, last=False, step=k, total_steps=len(batches) + 1) for k, b in enumerate(batches, start=1)

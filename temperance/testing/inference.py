@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from temperance.core.errors import NumericalError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
-from temperance.inference import Collect, Ensemble, Exactness, Inference, Sampler, Stackable
+from temperance.inference import Collect, Ensemble, Exactness, Inference
+from temperance.inference.base import Starts
 from temperance.judge import diagnose
 from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianPrior
@@ -81,20 +82,20 @@ def _check_exactness(
     noise: float,
 ) -> None:
     problem = linear_gaussian(noise=noise)
-    name = f"{method.exact.value}, T = {temperature}"
+    name = f"{method.facts().exact.value}, T = {temperature}"
     covariance = temperature * problem.covariance
     run = _run(problem, method, temperature, steps, draws, settled)
     posterior = run.posterior
-    if method.exact is Exactness.APPROXIMATE:
+    if method.facts().exact is Exactness.APPROXIMATE:
         return
-    if method.exact is Exactness.OWN_LAW:
+    if method.facts().exact is Exactness.OWN_LAW:
         covariance = method.law(problem.precision, len(problem.data), temperature)
-    if method.exact is Exactness.MEAN:
+    if method.facts().exact is Exactness.MEAN:
         error = _deviation(_all_nodes(posterior), problem, covariance)
         report.add(name, error < 1e-3, f"{error:.1e} posterior standard deviations off")
     elif isinstance(posterior, Gaussian):
         wanted = covariance
-        if method.exact is Exactness.DIAGONAL:
+        if method.facts().exact is Exactness.DIAGONAL:
             wanted = torch.diag(temperature / problem.precision.diagonal())
         error = _deviation(posterior.mean.unsqueeze(0), problem, covariance)
         size = wanted.diagonal().sqrt()
@@ -117,12 +118,12 @@ def _check_limits(
     report: Report, method: Inference[Any], steps: int, draws: int, false_alarm: float, settled: bool
 ) -> None:
     """Points on an asymmetric target (a symmetric one cannot see a sign error); posteriors of no data: the prior."""
-    if method.exact is Exactness.MEAN:
+    if method.facts().exact is Exactness.MEAN:
         skewed = skewed_counts()
         found = fit(skewed.target, method, skewed.data, steps=steps, batch_size=3, progress=False).posterior
         error = float((_all_nodes(found) - skewed.mode).abs().max())
         report.add("the mode of an asymmetric posterior", error < 1e-3, f"off by {error:.1e}")
-    if method.exact is Exactness.POSTERIOR:
+    if method.facts().exact is Exactness.POSTERIOR:
         problem = linear_gaussian()
         blind = Target(problem.target.network, Normal(scale=1e6), problem.target.prior)
         scale = blind.bound_prior.pieces[0][1].scale  # type: ignore[attr-defined]
@@ -139,11 +140,11 @@ def _run(
     """One fit; of ``draws`` members where a single run gives a single draw."""
     target = problem.target.with_temperature(temperature)
     rows = len(problem.data)
-    if method.exact in (Exactness.POSTERIOR, Exactness.OWN_LAW) and not isinstance(method, Collect):
+    if method.facts().exact in (Exactness.POSTERIOR, Exactness.OWN_LAW) and not isinstance(method, Collect):
         probe = fit(target, method, problem.data, steps=1, batch_size=rows, progress=False)
         if isinstance(probe.posterior, Point | Draws):
-            alone = isinstance(method, Sampler) and not isinstance(method, Stackable)
-            method = Collect(method, burn=0.1, every=1) if alone else Ensemble(method, draws)  # type: ignore[arg-type]
+            together = method.at_once(target, Starts())
+            method = Ensemble(method, draws) if together else Collect(method, burn=0.1, every=1)  # type: ignore[arg-type]
     start = None
     if settled:
         root = torch.linalg.cholesky(temperature * torch.linalg.inv(problem.precision))

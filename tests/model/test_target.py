@@ -55,7 +55,7 @@ def test_stacked_gradient_equals_one_gradient_each():
     theta = torch.stack([target.fresh_theta(k) for k in range(4)])
     batch = next(iter(data.batches(6, seed=0, streams=4)))
     grad = torch.full_like(theta, 7.0)
-    losses = target.stacked_gradient(theta, batch, grad)
+    losses = target.gradients(theta, batch, grad)
     for k in range(4):
         alone = torch.zeros(target.num_parameters, dtype=torch.float64)
         loss = target.gradient(theta[k].clone(), batch.stream(k), alone)

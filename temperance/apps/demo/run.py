@@ -137,7 +137,7 @@ def _one(
         corrupted_log_loss=tp.scores.log_loss(corrupted.mean(), asked.labels),
         ood_auroc=tp.scores.auroc(clean.entropy(), foreign.entropy()),
         second_log_loss=other.evaluate(other_test)["log_loss"],
-        gradients=method.cost().gradients_per_step,
+        gradients=method.facts().cost.gradients_per_step,
         time=seconds,
     )
     predictions = {

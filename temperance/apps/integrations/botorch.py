@@ -25,7 +25,7 @@ from temperance.decide.active import make_fresh
 from temperance.engine.outputs import functional
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.target import Target
-from temperance.posteriors import LaplacePosterior, Mixture, Process
+from temperance.posteriors import WeightPosterior, centre_of
 from temperance.predict.reals import representatives
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
@@ -60,19 +60,18 @@ class PosteriorModel(EnsembleModel):
         target, posterior = fitted.target, fitted.posterior
         if not isinstance(target.likelihood, RealLikelihood):
             raise ArgumentError(f"`fitted` must be a regression on real targets; got {target.likelihood!r}.")
-        parts = posterior.components if isinstance(posterior, Mixture) else (posterior,)
-        if any(isinstance(part, Process) for part in parts):
+        shares, parts = zip(*posterior.parts(), strict=True)
+        if not all(isinstance(part.inside(target)[1], WeightPosterior) for part in parts):
             raise ArgumentError("`fitted` must have draws of θ; a FunctionalLaplace posterior has none. Use Laplace.")
-        linear = all(isinstance(part, LaplacePosterior) for part in parts)
+        linear = posterior.predicts == "linearised"
         if draws is not None:
             check_count(draws, "draws")
         if linear:  # as many draws of each component, each with the mode that it belongs to
-            shares = posterior.shares() if isinstance(posterior, Mixture) else (1.0,)
             each = -(-(draws or _LINEAR_DRAWS) // len(parts))
             nodes = [part.nodes(each, derive_seed(check_seed(seed), k)) for k, part in enumerate(parts)]
             weights = torch.cat([share * n.weights.double() for share, n in zip(shares, nodes, strict=True)])
         else:
-            shares, nodes = (1.0,), [posterior.nodes(draws, check_seed(seed))]
+            nodes = [posterior.nodes(draws, check_seed(seed))]
             weights = nodes[0].weights.double()
         fetched = [n.fetch(0, len(n)) for n in nodes]
         super().__init__(weights=(weights / weights.sum()).to(target.device))
@@ -83,7 +82,7 @@ class PosteriorModel(EnsembleModel):
         }
         self._centres: Tensor | None = None
         if linear:
-            centres = [part.mean.expand(len(n), -1) for part, n in zip(parts, nodes, strict=True)]  # type: ignore[attr-defined]
+            centres = [centre_of(part).mean.expand(len(n), -1) for part, n in zip(parts, nodes, strict=True)]
             self._centres = torch.cat(centres).to(self._theta)
         self._num_outputs = 1
         example = target.workspace.example

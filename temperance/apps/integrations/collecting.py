@@ -17,7 +17,7 @@ from temperance.apps.integrations.plans import CollectionPlan, check_samplers, c
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.data.data import Data
-from temperance.inference.points.swag import SWAG, SWAGState
+from temperance.inference.points.swag import SWAG
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
@@ -242,17 +242,18 @@ class Collector:
     def posterior(self, target: Target, data: Data | None = None) -> Posterior:
         """A :class:`~temperance.posteriors.Gaussian` (SWAG) or :class:`~temperance.posteriors.Draws`."""
         if self.plan.kind == "swag":
-            return SWAG(rank=self.plan.rank, draws=self.node_draws).posterior(target, self._swag_state(target), data)
+            return self._gaussian(target, data)
         if not self._theta:
             raise NumericalError(f"there are no draws yet: {self._when()}")
         rows = self._buffers
         return Draws(torch.stack(self._theta), {n: torch.stack([row[n] for row in rows]) for n in rows[0]})
 
-    def _swag_state(self, target: Target) -> SWAGState:
+    def _gaussian(self, target: Target, data: Data | None) -> Posterior:
         if self.collected < 2:
             raise NumericalError(f"SWAG needs two iterates or more for a spread; got {self.collected}: {self._when()}")
         made = {name: value.to(target.layout.dtype) for name, value in self._moments.items()}
-        return SWAGState(None, collected=self.collected, **made)  # type: ignore[arg-type]
+        method = SWAG(rank=self.plan.rank, draws=self.node_draws)
+        return method.gaussian(target, collected=self.collected, data=data, **made)
 
     def _when(self) -> str:
         return f"training made {self.done} steps of {self.total} and collects by {self.plan!r}."

@@ -138,10 +138,10 @@ class BayesianEstimator(BaseEstimator):
                 target,
                 method,
                 data,
-                epochs=epochs if self.epochs is None and method.default_steps is None else self.epochs,
+                epochs=epochs if self.epochs is None and method.facts().default_steps is None else self.epochs,
                 batch_size=batch_size if self.batch_size is None else self.batch_size,
                 seed=seed,
-                held_out=float(self._fraction()) if method.needs_held_out else None,
+                held_out=float(self._fraction()) if method.facts().held_out else None,
                 progress=bool(self.verbose),
             )
         self.calibrator_ = None
@@ -152,7 +152,7 @@ class BayesianEstimator(BaseEstimator):
     def _method(self) -> Inference[Any]:
         wanted = DEFAULT_METHOD if isinstance(self.method, str) and self.method == "default" else self.method
         method = method_named(wanted)
-        if method.default_steps == 0 and self.network is None:
+        if method.facts().default_steps == 0 and self.network is None:
             raise ArgumentError(
                 f"`method` {type(method).__name__} trains nothing, and there is no trained `network` to start from: "
                 "give it a base, as in Laplace(MAP(lr=1e-3))."

@@ -178,8 +178,8 @@ def _one(
             )  # fmt: skip
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
             found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
-            batch = len(prepared.train) if method.reads == "full" else training(len(prepared.train))[1]
-            line.gradients += method.cost().gradients_per_step * run.fitted.info.steps * batch / seeds
+            batch = len(prepared.train) if method.facts().reads == "full" else training(len(prepared.train))[1]
+            line.gradients += method.facts().cost.gradients_per_step * run.fitted.info.steps * batch / seeds
             line.seconds += run.fitted.info.seconds / seeds
     except (TemperanceError, RuntimeError, ArithmeticError) as error:
         return MethodScores(name, error=str(error).splitlines()[0] if str(error) else type(error).__name__), None

@@ -131,9 +131,9 @@ def fit_prepared(
     check_epochs(epochs)
     check_new_names(schema, list(prepared.test_frame.columns))
     proposed, batch = training(len(prepared.train))
-    if method.reads == "full":
+    if method.facts().reads == "full":
         proposed = _FULL_STEPS
-    length = epochs if epochs is not None else None if method.default_steps is not None else proposed
+    length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)
         fitted = _train(prepared, method, length, batch, seed, checkpoint, progress)
@@ -186,7 +186,7 @@ def _train(
     method that fails with such noise is given noise of one size."""
     schema = prepared.schema
     choices = kind_of(schema).likelihoods
-    held_out = prepared.data(prepared.calibration) if method.needs_held_out else None
+    held_out = prepared.data(prepared.calibration) if method.facts().held_out else None
     for k, likelihood in enumerate(choices):
         path = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * k)
         later = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * (k + 1))

@@ -20,13 +20,14 @@ def symplectic_euler_(
     h: float,
 ) -> bool:
     """v ← decay·v − force·g + spread·ξ and θ ← θ + h·v, ξ the stream's next noise. ``False``, with nothing done, where
-    there is no compiler or the tensors are not vectors of single precision on a CPU."""
+    there is no compiler or the tensors are not of single precision, contiguous, on a CPU."""
     euler = compiled_euler()
     tensors = (theta, velocity, grad)
     if euler is None or not all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and t.dim() == 1 and t.is_contiguous() for t in tensors
+        t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors
     ):
         return False
+    theta, velocity, grad = tensors = tuple(t.view(-1) for t in tensors)  # type: ignore[assignment]
     size = theta.numel()
     half = (size + 1) // 2
     keys = stream.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,12 +13,14 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.data.data import Data
 from temperance.data.sources import map_tensors
-from temperance.inference.base import NeedsData
+from temperance.inference.base import Exactness, Facts, Inference, NeedsData
 from temperance.inference.curvature.approximate import prior_curvature
+from temperance.inference.curvature.subsets import chosen_names
 from temperance.inference.curvature.sweep import Sweep
 from temperance.inference.points.around_point import AroundPoint
 from temperance.model.target import Target
-from temperance.posteriors import Point, Posterior, Process
+from temperance.model.theta import Subset, check_subset
+from temperance.posteriors import Point, Posterior, Process, Pushforward
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,7 @@ class FunctionalLaplace(AroundPoint):
     Args:
         base: how the mode is found; ``None`` takes ``start``, or the target's network as it is.
         size: how many rows, chosen at random by ``seed``.
+        on: the part that is random, as for ``Laplace``: ``base`` trains everything, the rest stays at θ*.
 
     >>> import temperance as tp
     >>> FunctionalLaplace(tp.MAP(lr=1e-2), size=100).size
@@ -43,22 +46,42 @@ class FunctionalLaplace(AroundPoint):
 
     size: int | None = None
     seed: int = 0
+    on: Subset = None
 
     def __post_init__(self) -> None:
+        check_subset(self.on, "on")
         if self.size is not None:
             check_count(self.size, "size")
         check_seed(self.seed)
         super().__post_init__()
 
+    def facts(self) -> Facts:
+        """The base's, but for what is put around its point."""
+        return replace(super().facts(), gives=Process if self.on is None else Pushforward, exact=Exactness.APPROXIMATE)
+
+    def on_part(self, subset: Any) -> Inference[Any]:
+        """Train everything, spread the part."""
+        if self.on is not None:
+            raise ArgumentError("On cannot wrap a FunctionalLaplace that has its own `on`: give one of the two.")
+        return replace(self, on=subset)
+
     def check_target(self, target: Target) -> None:
         """A prior with a curvature."""
+        chosen_names(target, self.on)
         prior_curvature(target, target.initial_theta())
 
     def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
-        """A :class:`Process`."""
+        """A :class:`Process`; of a part, in its place."""
         if data is None:
             raise NeedsData("a functional Laplace approximation needs the data.")
-        return self._process(target, point.theta, point.buffers, data)
+        if self.on is None:
+            return self._process(target, point.theta, point.buffers, data)
+        names = chosen_names(target, self.on)
+        assert names is not None
+        index = target.places(names)
+        smaller = target.restrict(names, point.theta)
+        made = self._process(smaller, point.theta[index.to(point.theta.device)], point.buffers, data)
+        return Pushforward(made, index, point.theta.clone())
 
     def _process(self, target: Target, theta: Tensor, buffers: dict[str, Tensor], data: Data) -> Process:
         prior = prior_curvature(target, theta)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Exactness, Info, NeedsData
+from temperance.inference.base import Exactness, Facts, Inference, Info, NeedsData, Starts, WrapperState
 from temperance.inference.curvature import KFAC, Curvature, Dense, Diagonal
 from temperance.inference.curvature.approximate import approximate, prior_curvature
 from temperance.inference.curvature.evidence import (
@@ -25,15 +26,15 @@ from temperance.inference.curvature.evidence import (
 )
 from temperance.inference.curvature.structures import check_curvature
 from temperance.inference.curvature.subsets import Subnetwork, chosen_names
-from temperance.inference.points.around_point import AroundPoint, PointState
+from temperance.inference.points.around_point import AroundPoint
 from temperance.model.target import Target
-from temperance.model.theta import Selector, Subset
+from temperance.model.theta import Subset, check_subset
 from temperance.posteriors import LaplacePosterior, Point, Posterior
 
 
 @dataclass
-class LaplaceState(PointState):
-    """And what evidence has chosen so far: log factors on the prior's precision and on the noise."""
+class LaplaceState(WrapperState):
+    """The base's, and what evidence has chosen so far: log factors on the prior's precision and on the noise."""
 
     log_factors: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     log_noise: float = 0.0
@@ -82,12 +83,11 @@ class Laplace(AroundPoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = self.on is None or isinstance(self.on, str | tuple | list | Selector | Subnetwork) or callable(self.on)
-        if not named:
-            raise ArgumentError(f"`on` must name parameters, e.g. last_layer or 'head'; got {self.on!r}.")
+        if not isinstance(self.on, Subnetwork):
+            check_subset(self.on, "on")
         check_curvature(self.curvature)
         object.__setattr__(self, "tune", as_tune(self.tune))
-        if self._tune is not None and self._tune.every is not None and self.base is None:
+        if self._tune is not None and self._tune.every is not None and not self.trains:
             raise ArgumentError("`tune` with `every` chooses while training, but `base` is None: nothing is trained.")
 
     @property
@@ -98,8 +98,12 @@ class Laplace(AroundPoint):
     def _online(self) -> bool:
         return self._tune is not None and self._tune.every is not None
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
+    def facts(self) -> Facts:
+        """The base's, but for what is put around its point."""
+        chooses = self._tune is not None and self._tune.noise
+        return replace(super().facts(), gives=LaplacePosterior, exact=self._exact(), own_likelihood=chooses)
+
+    def _exact(self) -> Exactness:
         """By the structure that is kept."""
         if self.on is not None or self.tune is not None:
             return Exactness.APPROXIMATE
@@ -109,10 +113,11 @@ class Laplace(AroundPoint):
             return Exactness.DIAGONAL
         return Exactness.APPROXIMATE
 
-    @property
-    def alone(self) -> bool:
-        """See :class:`Inference`."""
-        return self._tune is not None and self._tune.noise
+    def on_part(self, subset: Any) -> Inference[Any]:
+        """Train everything, spread the part."""
+        if self.on is not None:
+            raise ArgumentError("On cannot wrap a Laplace that has its own `on`: give one of the two.")
+        return replace(self, on=subset)
 
     def check_target(self, target: Target) -> None:
         """See :class:`AroundPoint`."""
@@ -122,10 +127,10 @@ class Laplace(AroundPoint):
         if self._tune is not None:
             check_tune(target, self._tune, self.curvature)
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> LaplaceState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> LaplaceState:
         """See :class:`Inference`."""
-        found = super().init(target, theta, rng)
-        return LaplaceState(found.base, found.theta, found.buffers, log_factors=self._no_factors(target))
+        found = super().init(target, starts, rngs)
+        return LaplaceState(found.base, log_factors=self._no_factors(target))
 
     def _no_factors(self, target: Target) -> Tensor:
         if self._tune is None or not self._online:
@@ -143,7 +148,6 @@ class Laplace(AroundPoint):
 
     def step(self, target: Target, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
         """A step of the base; after some epochs, also a new choice of prior and noise."""
-        assert self.base is not None
         state.base, info = self.base.step(self._present(target, state), state.base, batch)
         tune = self._tune
         if tune is not None and tune.every is not None and batch.last and info.status.ok and not info.done:
@@ -156,18 +160,20 @@ class Laplace(AroundPoint):
     def _choose(self, target: Target, state: LaplaceState, batch: Batch, tune: Tune) -> None:
         assert batch.whole is not None
         here = self._present(target, state)
-        found = self._curved(here, self.point(here, state, batch.whole), batch.whole)
+        (point,) = self.points(here, state, batch.whole)
+        found = self._curved(here, point, batch.whole)
         choice = choose(here, found, tune, tune.reach)
         state.log_factors = state.log_factors + choice.log_factors
         state.log_noise += choice.log_noise
         state.target = None
 
-    def posterior(self, target: Target, state: LaplaceState, data: Data | None) -> Posterior:
-        """A :class:`LaplacePosterior`."""
+    def posteriors(self, target: Target, state: LaplaceState, data: Data | None) -> tuple[Posterior, ...]:
+        """A :class:`LaplacePosterior` for each member."""
         if data is None:
             raise NeedsData("the curvature pass of Laplace needs the data.")
         here = self._present(target, state)
-        return self._finished(target, here, self._curved(here, self.point(here, state, data), data))
+        points = self.points(here, state, data)
+        return tuple(self._finished(target, here, self._curved(here, point, data)) for point in points)
 
     def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
         """The curvature around a point, under the target's own prior."""
@@ -188,6 +194,6 @@ class Laplace(AroundPoint):
             return LaplacePosterior(found.mean, found.operator, found.terms, found.buffers, chosen, noise)
         return tuned_posterior(here, found, tune)
 
-    def can_stack(self, target: Target) -> bool:
+    def at_once(self, target: Target, starts: Starts) -> bool:
         """As the base can, unless members come to have priors of their own."""
-        return not self._online and super().can_stack(target)
+        return not self._online and super().at_once(target, starts)

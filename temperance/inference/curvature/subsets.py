@@ -12,7 +12,7 @@ from temperance.core.checks import check_count
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.model.target import Target
-from temperance.model.theta import Subset, selected
+from temperance.model.theta import Subset
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +74,7 @@ def chosen_names(target: Target, on: Subset | Subnetwork) -> list[str] | None:
     """The parameters that ``on`` names, among those that are random in ``target``; ``None`` for all."""
     if on is None or isinstance(on, Subnetwork):
         return None
-    inside = {e.name for e in target.layout.network_entries}
-    try:
-        found = [name for name, _ in selected(target.network, on) if name in inside]
-    except ArgumentError as error:
-        raise ArgumentError(str(error).replace("`subset`", "`on`")) from None
-    if not found:
-        raise ArgumentError(f"`on` must name parameters that are random in the target; {on!r} names none of them.")
-    return found
+    return target.names(on, "on")
 
 
 def prior_mean_of(value: float | Tensor, size: int, like: Tensor) -> Tensor:

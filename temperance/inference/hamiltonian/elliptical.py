@@ -11,7 +11,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
-from temperance.inference.base import Cost, Info
+from temperance.inference.base import Info
 from temperance.inference.hamiltonian.kernel import HamiltonianState, Kernel, Transition, settle_
 from temperance.inference.hamiltonian.motion import Flow, uniforms
 from temperance.model.priors import GaussianDensity
@@ -40,15 +40,11 @@ class EllipticalSlice(Kernel):
     tensor([[2.]])
     """
 
-    def cost(self) -> Cost:
-        """No gradients, but where the thermometer is read."""
-        return Cost(1, 4)
-
-    def step_stack(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
+    def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """See :class:`Kernel`."""
         if state.chain.read_next:
             state.ready = False  # the slope is looked at, which moves do not keep
-        return super().step_stack(target, state, batch)
+        return super().step(target, state, batch)
 
     def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
         """Shrink until every chain is above its level."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from temperance.core.checks import check_count, check_positive
 from temperance.core.errors import ArgumentError
-from temperance.inference.base import Cost
 from temperance.inference.hamiltonian.kernel import (
     HamiltonianState,
     Numbers,
@@ -71,12 +70,12 @@ class HMC(SteppingKernel):
             check_positive(self.time, "time")
         check_jitter(self.jitter)
 
-    def cost(self) -> Cost:
+    def gradients(self) -> float:
         """A gradient for each leapfrog step (with ``time``, at the step size as given)."""
         count = self.length or 10
         if self.time is not None:
             count = math.ceil(self.time / (self.step_size or self.time / 10) / (1 - self.jitter))
-        return Cost(count, 4)
+        return count
 
     def _counts(self, step: Numbers) -> Numbers:
         if self.time is None:

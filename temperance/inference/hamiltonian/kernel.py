@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,9 +25,15 @@ from temperance.core.seeds import spawn
 from temperance.core.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
 from temperance.engine.native import NormalStream, fill_rows_
-from temperance.inference.base import Cost, Exactness, Info, Stackable
+from temperance.inference.base import Cost, Exactness, Facts, Info, Starts
 from temperance.inference.hamiltonian.motion import Flow, Metric, Phase, check_mass
-from temperance.inference.langevin.sampler import ChainState, Sampler, refuse_random_energies, take_reading
+from temperance.inference.langevin.sampler import (
+    ChainState,
+    Sampler,
+    present_places,
+    refuse_random_energies,
+    take_reading,
+)
 from temperance.model.target import Target
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.trace import Transitions
@@ -87,10 +93,9 @@ class Transition:
     leapfrogs: np.ndarray[Any, np.dtype[np.int64]]
 
 
-class HamiltonianSampler(Sampler, Stackable):
+class HamiltonianSampler(Sampler):
     """A sampler inside of which there are Hamiltonian chains: a kernel, or a wrapper around one."""
 
-    reads: ClassVar[Literal["minibatch", "full"]] = "full"
     takes_heat: ClassVar[bool] = False
     takes_pace: ClassVar[bool] = False
 
@@ -98,30 +103,13 @@ class HamiltonianSampler(Sampler, Stackable):
     def hamiltonian(self, state: Any) -> HamiltonianState:
         """The chains inside the state."""
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> Any:
-        """See :class:`Inference`: a matrix of one row."""
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(
-                f"`start` must be a vector for one chain; got shape {tuple(start.shape)}. Ensemble(...) has many."
-            )
-        return self.init_stack(target, start.unsqueeze(0), [rng])
-
-    def step(self, target: Target, state: Any, batch: Batch) -> tuple[Any, Info]:
-        """See :class:`Inference`."""
-        return self.step_stack(target, state, batch)
-
-    def posterior(self, target: Target, state: Any, data: Data | None) -> Posterior:
-        """The chain's present place, a single draw; :class:`Collect` keeps many."""
-        return self.posteriors_stack(target, state, data)[0]
-
-    def posteriors_stack(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        return tuple(Draws(row.detach().clone().unsqueeze(0)) for row in self.chain(state).theta)
-
-    def can_stack(self, target: Target) -> bool:
+    def at_once(self, target: Target, starts: Starts) -> bool:
         """Always: a network that cannot be batched is evaluated for one chain after the other."""
         return True
+
+    def posteriors(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
+        """The chains' present places, a single draw each; :class:`Collect` keeps many."""
+        return present_places(self.chain(state))
 
     def remarks(self, state: Any) -> list[str]:
         """A chain that diverges says so."""
@@ -130,8 +118,6 @@ class HamiltonianSampler(Sampler, Stackable):
 
 class Kernel(HamiltonianSampler):
     """A transition of all chains at once: subclasses say which."""
-
-    exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
     @abstractmethod
     def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
@@ -145,20 +131,29 @@ class Kernel(HamiltonianSampler):
         """See :class:`Sampler`."""
         return state.chain
 
-    def cost(self) -> Cost:
-        """θ, gradient, noise and variances between transitions."""
-        return Cost(1, 4)
+    def facts(self) -> Facts:
+        """Exact at any step; θ, gradient, noise and variances between transitions."""
+        cost = Cost(self.gradients(), 4)
+        return Facts(gives=Draws, reads="full", exact=self.exactness(), cost=cost)
+
+    def exactness(self) -> Exactness:
+        """What is exact on a linear-Gaussian model."""
+        return Exactness.POSTERIOR
+
+    def gradients(self) -> float:
+        """How many a transition takes."""
+        return 1
 
     def keep_in(self, state: HamiltonianState, folder: Any) -> None:
         """What was told of each transition goes to a file."""
         state.history.keep_in(folder)
 
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> HamiltonianState:
-        """See :class:`Stackable`."""
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> HamiltonianState:
+        """See :class:`Inference`."""
         name = type(self).__name__
         target.refuse_batch_norm(name)
         refuse_random_energies(target, name)
-        theta = theta.clone().contiguous()
+        theta = starts.rows(target)
         count = len(theta)
         gradient = torch.zeros_like(theta)
         chain = ChainState(
@@ -217,7 +212,7 @@ class Kernel(HamiltonianSampler):
             state.ready = True
         return OK
 
-    def step_stack(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
+    def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """One transition of every chain."""
         chain = state.chain
         status = self.ready(target, state, batch)

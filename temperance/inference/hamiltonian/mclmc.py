@@ -12,7 +12,7 @@ from torch import Tensor
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.engine.native import fill_rows_
-from temperance.inference.base import Cost, Exactness
+from temperance.inference.base import Exactness
 from temperance.inference.hamiltonian.kernel import (
     HamiltonianState,
     SteppingKernel,
@@ -67,14 +67,13 @@ class MCLMC(SteppingKernel):
             raise ArgumentError(f"`mass` must be a vector for MCLMC; got shape {tuple(self.mass.shape)}.")
         check_jitter(self.jitter)
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
+    def exactness(self) -> Exactness:
         """With the Metropolis decision; without, as the step vanishes."""
         return Exactness.POSTERIOR if self.adjusted else Exactness.APPROXIMATE
 
-    def cost(self) -> Cost:
+    def gradients(self) -> float:
         """A gradient for each step."""
-        return Cost(self.length, 4)
+        return self.length
 
     def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
         """A trajectory, and its decision if there is one."""

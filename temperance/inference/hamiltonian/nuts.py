@@ -10,7 +10,6 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.engine.native.nuts import DIVERGED, WALKING, native_doubling
-from temperance.inference.base import Cost
 from temperance.inference.hamiltonian.kernel import DIVERGENCE, HamiltonianState, Numbers, SteppingKernel, Transition
 from temperance.inference.hamiltonian.motion import Flow, Metric, Phase, uniforms
 
@@ -54,9 +53,9 @@ class NUTS(SteppingKernel):
         if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 20:
             raise ArgumentError(f"`max_depth` must be an integer from 1 to 20; got {depth!r}.")
 
-    def cost(self) -> Cost:
+    def gradients(self) -> float:
         """At most 2^max_depth − 1 gradients; within a step, about 2 · max_depth + 14 more copies of θ."""
-        return Cost(2**self.max_depth - 1, 4)
+        return 2**self.max_depth - 1
 
     def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
         """Double until every chain has turned."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
-from temperance.data.data import Batch
-from temperance.inference.base import Cost, Exactness, Info
+from temperance.data.data import Batch, Data
+from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, HamiltonianState
-from temperance.inference.langevin.sampler import ChainState, take_reading
+from temperance.inference.langevin.sampler import ChainState, SamplerWrapper, present_places, take_reading
 from temperance.model.target import Target
+from temperance.posteriors import Posterior
 from temperance.posteriors.trace import Transitions
 
 
@@ -36,11 +36,10 @@ def ladder(highest: float, count: int) -> tuple[float, ...]:
 
 
 @dataclass
-class TemperedState:
+class TemperedState(WrapperState):
     """The base's chains, member by member and from cold to hot; a generator for the swaps of each member, and how
     often each pair of neighbours was offered a swap and took it."""
 
-    base: Any
     rngs: list[torch.Generator]
     offered: Tensor
     swapped: Tensor
@@ -49,7 +48,7 @@ class TemperedState:
 
 
 @dataclass(frozen=True, eq=False)
-class Tempered(HamiltonianSampler):
+class Tempered(SamplerWrapper, HamiltonianSampler):
     """Parallel tempering (Swendsen & Wang, 1986): one chain at each of ``temperatures``, factors on T, the first of
     them 1. Hot chains cross the barriers that cold ones cannot. After every ``every`` steps neighbours i, j offer to
     change places and do so with probability
@@ -66,7 +65,7 @@ class Tempered(HamiltonianSampler):
         every: steps between swaps.
 
     >>> import temperance as tp
-    >>> Tempered(tp.HMC(step_size=0.1, length=5), temperatures=tp.ladder(8.0, 4)).cost().gradients_per_step
+    >>> Tempered(tp.HMC(step_size=0.1, length=5), temperatures=tp.ladder(8.0, 4)).facts().cost.gradients_per_step
     20.0
     """
 
@@ -75,8 +74,7 @@ class Tempered(HamiltonianSampler):
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, HamiltonianSampler) or isinstance(self.base, Tempered):
-            raise ArgumentError(f"`base` must be NUTS, HMC, MCLMC or a Warmup of one; got {type(self.base).__name__}.")
+        super().__post_init__()
         given = self.temperatures
         if not isinstance(given, tuple | list) or len(given) < 2:
             raise ArgumentError(f"`temperatures` must be at least two numbers; got {given!r}.")
@@ -86,24 +84,21 @@ class Tempered(HamiltonianSampler):
             raise ArgumentError(f"`temperatures` must begin with 1.0 and rise; got {given!r}.")
         check_count(self.every, "every")
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
-        """As the base is."""
-        return self.base.exact
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must know the energy of every chain, at a temperature of its own."""
+        if not isinstance(base, HamiltonianSampler) or isinstance(base, Tempered):
+            refuse(
+                self,
+                base,
+                "it takes NUTS, HMC, MCLMC, EllipticalSlice or a Warmup of one: chains change places by their "
+                f"exact energies at temperatures of their own, which {type(base).__name__} does not keep",
+                "Collect(Tempered(Warmup(NUTS(), 500), ladder(8.0, 4)))",
+            )
 
-    @property
-    def settling(self) -> int | None:
-        """As the base has it."""
-        return self.base.settling
-
-    def check_run(self, steps: int) -> None:
-        """As the base does."""
-        self.base.check_run(steps)
-
-    def cost(self) -> Cost:
-        """That of the base at each temperature."""
-        each, count = self.base.cost(), float(len(self.temperatures))
-        return Cost(count * each.gradients_per_step, count * each.copies_of_theta)
+    def facts(self) -> Facts:
+        """The base's, at each temperature."""
+        base = super().facts()
+        return replace(base, cost=base.cost.times(len(self.temperatures)))
 
     def hamiltonian(self, state: TemperedState) -> HamiltonianState:
         """All chains, hot ones too."""
@@ -117,9 +112,9 @@ class Tempered(HamiltonianSampler):
         """Of the cold chain's place in the ladder."""
         return self.base.story(state.base, member * len(self.temperatures))
 
-    def keep_in(self, state: TemperedState, folder: Path) -> None:
-        """As the base does."""
-        self.base.keep_in(state.base, folder)
+    def posteriors(self, target: Target, state: TemperedState, data: Data | None) -> tuple[Posterior, ...]:
+        """The cold chains' present places."""
+        return present_places(state.cold)
 
     def remarks(self, state: TemperedState) -> list[str]:
         """Divergences, and neighbours that never change places."""
@@ -137,15 +132,15 @@ class Tempered(HamiltonianSampler):
         """The share of offers taken, for each pair of neighbours."""
         return state.swapped.double() / state.offered.clamp(min=1)
 
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> TemperedState:
-        """See :class:`Stackable`. All temperatures of a member begin at its start."""
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> TemperedState:
+        """See :class:`Inference`. All temperatures of a member begin at its start."""
         count = len(self.temperatures)
         own = [generator(spawn(rng), "swaps") for rng in rngs]
         several = [generator(spawn(rng), "temperature", k) for rng in rngs for k in range(count)]
-        base = self.base.init_stack(target, theta.repeat_interleave(count, dim=0), several)
+        base = self.base.init(target, Starts.at(starts.rows(target, count)), several)
         inside = self.base.hamiltonian(base)
-        inside.heat.copy_(torch.tensor(self.temperatures, dtype=torch.float64).repeat(len(theta)))
-        shape = (len(theta), count, theta.shape[1])
+        inside.heat.copy_(torch.tensor(self.temperatures, dtype=torch.float64).repeat(len(rngs)))
+        shape = (len(rngs), count, target.layout.size)
         cold = ChainState(
             theta=inside.chain.theta.view(shape)[:, 0],
             grad=inside.gradient.view(shape)[:, 0],
@@ -158,9 +153,9 @@ class Tempered(HamiltonianSampler):
         zeros = torch.zeros(count - 1, dtype=torch.int64)
         return TemperedState(base, own, zeros, zeros.clone(), cold=cold)
 
-    def step_stack(self, target: Target, state: TemperedState, batch: Batch) -> tuple[TemperedState, Info]:
+    def step(self, target: Target, state: TemperedState, batch: Batch) -> tuple[TemperedState, Info]:
         """A step at every temperature; now and then, swaps."""
-        state.base, info = self.base.step_stack(target, state.base, batch)
+        state.base, info = self.base.step(target, state.base, batch)
         if not info.status.ok:
             return state, info
         inside = self.base.hamiltonian(state.base)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,11 +13,15 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.native import fill_rows_
-from temperance.inference.base import Cost, Exactness, Info
-from temperance.inference.hamiltonian.kernel import HamiltonianSampler, HamiltonianState, SteppingKernel
-from temperance.inference.langevin.sampler import ChainState
+from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.hamiltonian.kernel import (
+    HamiltonianSampler,
+    HamiltonianState,
+    SteppingKernel,
+    divergence_remarks,
+)
+from temperance.inference.langevin.sampler import SamplerWrapper
 from temperance.model.target import Target
-from temperance.posteriors.trace import Transitions
 
 _GAMMA, _DELAY, _DECAY = 0.05, 10.0, 0.75
 _SHRINK, _TOWARDS = 5.0, 1e-3
@@ -89,17 +92,16 @@ class Moments:
 
 
 @dataclass
-class WarmupState:
+class WarmupState(WrapperState):
     """The kernel's state, the transitions made, and what was learned in the window under way."""
 
-    base: HamiltonianState
     averaging: Averaging
     moments: Moments
     done: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Warmup(HamiltonianSampler):
+class Warmup(SamplerWrapper, HamiltonianSampler):
     """``base`` after ``steps`` transitions that tune it; they are no draws, and nothing is tuned after them.
 
     The step ε of each chain is set by dual averaging of log ε (Hoffman & Gelman, 2014) so that the mean acceptance is
@@ -116,7 +118,7 @@ class Warmup(HamiltonianSampler):
         first, window, last: see above.
 
     >>> import temperance as tp
-    >>> Warmup(tp.NUTS(), 500).settling
+    >>> Warmup(tp.NUTS(), 500).facts().settling
     500
     """
 
@@ -129,10 +131,7 @@ class Warmup(HamiltonianSampler):
     last: int = 50
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, SteppingKernel):
-            raise ArgumentError(
-                f"`base` must be NUTS, HMC or MCLMC, which have a step to be found; got {type(self.base).__name__}."
-            )
+        super().__post_init__()
         for name in ("steps", "first", "window", "last"):
             check_count(getattr(self, name), name)
         if self.mass not in ("diagonal", "dense", "none"):
@@ -147,15 +146,21 @@ class Warmup(HamiltonianSampler):
                 "or give mass='none' to tune the step alone."
             )
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
-        """As the base is."""
-        return self.base.exact
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must have a step to be found."""
+        if not isinstance(base, SteppingKernel):
+            refuse(
+                self,
+                base,
+                f"it tunes NUTS, HMC or MCLMC, whose step and masses are tuned by what is accepted, and "
+                f"{type(base).__name__} has none of its own to be found",
+                f"Warmup(NUTS(), 500), or {type(base).__name__} without it",
+            )
 
-    @property
-    def settling(self) -> int:
-        """The warm-up."""
-        return self.steps
+    def facts(self) -> Facts:
+        """The base's, and means and squares in float64; its transitions are no draws."""
+        base = super().facts()
+        return replace(base, cost=base.cost.plus(4), settling=self.steps)
 
     def window_ends(self) -> list[int]:
         """After how many transitions new masses come into force.
@@ -178,30 +183,17 @@ class Warmup(HamiltonianSampler):
         if steps <= self.steps:
             raise ArgumentError(f"`steps` of the run must exceed the {self.steps} of the warm-up; got {steps}.")
 
-    def cost(self) -> Cost:
-        """The base's, and means and squares in float64."""
-        each = self.base.cost()
-        return Cost(each.gradients_per_step, each.copies_of_theta + 4)
-
     def hamiltonian(self, state: WarmupState) -> HamiltonianState:
         """Those of the base."""
-        return state.base
+        return self.base.hamiltonian(state.base)
 
-    def chain(self, state: WarmupState) -> ChainState:
-        """That of the base."""
-        return self.base.chain(state.base)
+    def remarks(self, state: WarmupState) -> list[str]:
+        """A chain that diverges says so."""
+        return divergence_remarks(self.hamiltonian(state))
 
-    def story(self, state: WarmupState, member: int) -> Transitions | None:
-        """Of the transitions after the warm-up."""
-        return self.base.story(state.base, member)
-
-    def keep_in(self, state: WarmupState, folder: Path) -> None:
-        """As the base does."""
-        self.base.keep_in(state.base, folder)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> WarmupState:
-        """See :class:`Stackable`."""
-        base = self.base.init_stack(target, theta, rngs)
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> WarmupState:
+        """See :class:`Inference`."""
+        base = self.base.init(target, starts, rngs)
         if self.mass == "dense" and base.inverse_mass.dim() == 2:
             base.inverse_mass = torch.diag_embed(base.inverse_mass)
         return WarmupState(base, Averaging.around(base.step_size), self._no_moments(base))
@@ -209,7 +201,7 @@ class Warmup(HamiltonianSampler):
     def _no_moments(self, base: HamiltonianState) -> Moments:
         return Moments.of(base.chain.theta, self.mass == "dense")
 
-    def step_stack(self, target: Target, state: WarmupState, batch: Batch) -> tuple[WarmupState, Info]:
+    def step(self, target: Target, state: WarmupState, batch: Batch) -> tuple[WarmupState, Info]:
         """A transition; during the warm-up, what it teaches."""
         base = state.base
         if state.done == 0:
@@ -217,7 +209,7 @@ class Warmup(HamiltonianSampler):
             if not status.ok:
                 return state, Info(float("nan"), status)
             self._begin_search(target, state, batch)
-        state.base, info = self.base.step_stack(target, base, batch)
+        state.base, info = self.base.step(target, base, batch)
         state.done += 1
         if info.status.ok and state.done <= self.steps:
             self._learn(target, state, batch)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,11 +18,12 @@ from temperance.core.status import NON_FINITE_LOSS
 from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
 from temperance.engine.native import NormalStream
-from temperance.inference.base import Cost, Exactness, Info
+from temperance.inference.base import Cost, Exactness, Facts, Info, Starts
 from temperance.inference.langevin.sampler import (
     ChainState,
     Sampler,
     check_momentum,
+    present_places,
     refuse_random_energies,
     take_reading,
 )
@@ -80,8 +82,6 @@ class GGMC(Sampler):
     tensor([[2.]])
     """
 
-    reads: ClassVar[Literal["minibatch", "full"]] = "full"
-    exact: ClassVar[Exactness] = Exactness.POSTERIOR
     takes_heat: ClassVar[bool] = False
 
     lr: float = 0.01
@@ -96,21 +96,21 @@ class GGMC(Sampler):
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size")
 
-    def cost(self) -> Cost:
+    def facts(self) -> Facts:
         """One gradient for each kick and one for U; θ, gradient, noise, velocity, and the start of the trajectory."""
-        return Cost((self.length if self.batch_size is None else 2 * self.length) + 1, 6)
+        kicks = self.length if self.batch_size is None else 2 * self.length
+        return Facts(gives=Draws, reads="full", exact=Exactness.POSTERIOR, cost=Cost(kicks + 1, 6))
 
     def chain(self, state: GGMCState) -> ChainState:
         """See :class:`Sampler`."""
         return state.chain
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> GGMCState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> GGMCState:
         """See :class:`Inference`."""
+        (rng,) = rngs
         target.refuse_batch_norm("GGMC")
         refuse_random_energies(target, "GGMC")
-        start = (target.initial_theta() if theta is None else theta).contiguous()
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for one chain; got shape {tuple(start.shape)}.")
+        start = starts.rows(target)
         chain = ChainState(
             theta=start,
             grad=torch.zeros_like(start),
@@ -169,14 +169,14 @@ class GGMC(Sampler):
             share = batch
             if self.batch_size is not None:
                 share = self._share(state, batch)
-                target.gradient(chain.theta, share, chain.grad, chain.buffers)
+                target.gradients(chain.theta, share, chain.grad, chain.buffers)
             before = _half_square(velocity)
             velocity.add_(chain.grad, alpha=-0.5 * h * n)
             chain.theta.add_(velocity, alpha=h)
             if self.batch_size is None:
                 end, loss = self._energy(target, state, batch)
             else:
-                target.gradient(chain.theta, share, chain.grad, chain.buffers)
+                target.gradients(chain.theta, share, chain.grad, chain.buffers)
             velocity.add_(chain.grad, alpha=-0.5 * h * n)
             change += _half_square(velocity) - before
             self._refresh(chain, keep, spread)
@@ -197,15 +197,14 @@ class GGMC(Sampler):
     def _energy(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float]:
         """U(θ) and the mean loss; ∇G̃ on all data goes into the chain's gradient."""
         chain = state.chain
-        loss = float(target.gradient(chain.theta, batch, chain.grad, chain.buffers))
+        loss = float(target.gradients(chain.theta, batch, chain.grad, chain.buffers))
         state.has_gradient = True
         prior = float(target.bound_prior.log_prob(chain.theta))
         return batch.num_data * loss / target.likelihood_temperature - prior, loss
 
-    def posterior(self, target: Target, state: GGMCState, data: Data | None) -> Posterior:
+    def posteriors(self, target: Target, state: GGMCState, data: Data | None) -> tuple[Posterior, ...]:
         """The chain's present place, a single draw; :class:`Collect` keeps many."""
-        buffers = {name: value.unsqueeze(0).clone() for name, value in state.chain.buffers.items()}
-        return Draws(state.chain.theta.detach().clone().unsqueeze(0), buffers)
+        return present_places(state.chain)
 
 
 def _half_square(velocity: Tensor) -> float:

@@ -35,7 +35,7 @@ class PSGLD(LangevinSampler):
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
 
     >>> import temperance as tp
-    >>> tp.PSGLD(lr=1e-4).cost()
+    >>> tp.PSGLD(lr=1e-4).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
 

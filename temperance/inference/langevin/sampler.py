@@ -26,7 +26,7 @@ from temperance.core.seeds import spawn
 from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
 from temperance.engine.native import NormalStream, fill_rows_
-from temperance.inference.base import Cost, Inference, Info, Stackable
+from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
 from temperance.model.target import Target
 from temperance.model.theta import Layout
 from temperance.posteriors import Draws, Posterior
@@ -59,7 +59,7 @@ class Layerwise(Value):
 
 @dataclass
 class Reading:
-    """One look at the thermometer: by member (if several) and tensor."""
+    """One look at the thermometer: by member and tensor."""
 
     kinetic: Tensor
     configurational: Tensor
@@ -70,7 +70,7 @@ class Reading:
 
 @dataclass
 class ChainState:
-    """A chain, or members × P of them.
+    """Chains, the rows of θ (members × P).
 
     ``slots`` are the vectors that a rule keeps beside θ (a velocity, a thermostat); ``scale`` is s of each tensor.
     ``pace`` and ``heat`` are set by :class:`Cyclical`: factors on the time step h and on the temperature.
@@ -120,19 +120,33 @@ class Sampler(Inference[Any]):
         """Whether a cycle has just ended; ``None`` for a sampler that has no cycles."""
         return None
 
-    @property
-    def settling(self) -> int | None:
-        """Steps whose places are no draws because the sampler still tunes itself; ``None`` if it never does."""
-        return None
-
     def story(self, state: Any, member: int) -> Transitions | None:
         """What the sampler told of each transition of one chain; ``None`` if it tells nothing."""
         return None
 
 
-class LangevinSampler(Sampler, Stackable):
+class SamplerWrapper(Wrapper, Sampler):
+    """A sampler around a sampler: what it says of the chain is the base's."""
+
+    base: Sampler
+
+    def chain(self, state: Any) -> ChainState:
+        """The base's."""
+        return self.base.chain(state.base)
+
+    def at_end(self, state: Any) -> bool | None:
+        """The base's."""
+        return self.base.at_end(state.base)
+
+    def story(self, state: Any, member: int) -> Transitions | None:
+        """The base's."""
+        return self.base.story(state.base, member)
+
+
+class LangevinSampler(Sampler):
     """A sampler with one gradient a step. Subclasses have the fields named here and the three functions below."""
 
+    exact: ClassVar[Exactness] = Exactness.APPROXIMATE
     scaled_slots: ClassVar[tuple[str, ...]] = ("velocity",)
     """The slots that are multiplied by the change of s where masses change."""
 
@@ -172,9 +186,9 @@ class LangevinSampler(Sampler, Stackable):
                 f"`steps` must exceed the {self.preconditioner.batches} batches of the preconditioner; got {steps}."
             )
 
-    def cost(self) -> Cost:
+    def facts(self) -> Facts:
         """θ, gradient, one buffer of noise, and what the rule keeps."""
-        return Cost(1, 3 + self._vectors())
+        return Facts(gives=Draws, exact=self.exact, cost=Cost(1, 3 + self._vectors()))
 
     def _vectors(self) -> int:
         return 1
@@ -183,48 +197,30 @@ class LangevinSampler(Sampler, Stackable):
         """The state itself."""
         return state
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> ChainState:
+    def at_once(self, target: Target, starts: Starts) -> bool:
+        """Networks that can be batched and keep no running statistics."""
+        return not target.workspace.initial_buffers and target.can_batch_training()
+
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> ChainState:
         """See :class:`Inference`. Velocities start at zero."""
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for one chain; got shape {tuple(start.shape)}.")
-        return self._state(target, start, [rng], target.workspace.running_buffers())
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> ChainState:
-        """See :class:`Stackable`."""
-        return self._state(target, theta, rngs, {})
-
-    def _state(
-        self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator], buffers: dict[str, Tensor]
-    ) -> ChainState:
         if not self.allow_batch_norm:
             target.refuse_batch_norm(type(self).__name__)
-        theta = theta.contiguous()
-        streams = [NormalStream(spawn(rng)) for rng in rngs]
+        theta = starts.rows(target)
         state = ChainState(
             theta=theta,
             grad=torch.zeros_like(theta),
             noise=torch.zeros_like(theta),
             slots=self.slots(theta, target),
-            streams=streams,
-            buffers=buffers,
+            streams=[NormalStream(spawn(rng)) for rng in rngs],
+            buffers=target.workspace.running_buffers() if len(theta) == 1 else {},
             layout=target.layout,
         )
         state.to_estimate = self.preconditioner.batches if self.preconditioner is not None else 0
         return state
 
-    def can_stack(self, target: Target) -> bool:
-        """Networks that can be batched and keep no running statistics."""
-        return not target.workspace.initial_buffers and target.can_batch_training()
-
     def step(self, target: Target, state: ChainState, batch: Batch) -> tuple[ChainState, Info]:
         """See :class:`Inference`."""
-        loss = target.gradient(state.theta, batch, state.grad, state.buffers)
-        return self._advance(target, state, batch, loss)
-
-    def step_stack(self, target: Target, state: ChainState, batch: Batch) -> tuple[ChainState, Info]:
-        """See :class:`Stackable`."""
-        return self._advance(target, state, batch, target.stacked_gradient(state.theta, batch, state.grad))
+        return self._advance(target, state, batch, target.gradients(state.theta, batch, state.grad, state.buffers))
 
     def _advance(self, target: Target, state: ChainState, batch: Batch, losses: Tensor) -> tuple[ChainState, Info]:
         check_num_data(batch)
@@ -239,7 +235,7 @@ class LangevinSampler(Sampler, Stackable):
         if state.read_next:
             take_reading(state, batch.num_data, losses, self.kinetic_bias(state.pace))
         tempo = Tempo(batch.num_data, target.temperature * state.heat, state.pace)
-        alone = len(state.streams) == 1 and state.theta.dim() == 1 and state.scale is None
+        alone = len(state.streams) == 1 and state.scale is None
         if not (alone and tempo.temperature > 0 and self.move_at_once(state, tempo, state.streams[0])):
             self._move(state, tempo)
         state.moved = True
@@ -257,14 +253,9 @@ class LangevinSampler(Sampler, Stackable):
                 scale_tensors_(state, "noise", state.scale)
         self.move(state, tempo)
 
-    def posterior(self, target: Target, state: ChainState, data: Data | None) -> Posterior:
-        """The chain's present place, a single draw; :class:`Collect` keeps many."""
-        buffers = {name: value.unsqueeze(0).clone() for name, value in state.buffers.items()}
-        return Draws(state.theta.detach().clone().unsqueeze(0), buffers)
-
-    def posteriors_stack(self, target: Target, state: ChainState, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        return tuple(Draws(row.detach().clone().unsqueeze(0)) for row in state.theta)
+    def posteriors(self, target: Target, state: ChainState, data: Data | None) -> tuple[Posterior, ...]:
+        """The chains' present places, a single draw each; :class:`Collect` keeps many."""
+        return present_places(state)
 
     # ------------------------------------------------------------------ preconditioner
 
@@ -281,6 +272,12 @@ class LangevinSampler(Sampler, Stackable):
             for name in self.scaled_slots:
                 scale_tensors_(state, name, change)
             state.scale, state.second_moment = scale, None
+
+
+def present_places(chain: ChainState) -> tuple[Posterior, ...]:
+    """A single draw for each member: where it is now."""
+    buffers = {name: value.unsqueeze(0).clone() for name, value in chain.buffers.items()}
+    return tuple(Draws(row.detach().clone().unsqueeze(0), buffers) for row in chain.theta)
 
 
 def take_reading(chain: ChainState, num_data: int, loss: Tensor, kinetic_bias: float) -> None:
@@ -344,13 +341,13 @@ def _wide(vector: Tensor) -> Tensor:
 
 
 def _squares(layout: Layout, vector: Tensor) -> Tensor:
-    """‖·‖² of each tensor, by member if there are several."""
+    """‖·‖² of each tensor, by member."""
     wide = _wide(vector)
     return torch.stack([wide[..., e.start : e.stop].square().sum(-1) for e in layout.entries], -1).cpu().double()
 
 
 def _products(layout: Layout, one: Tensor, two: Tensor) -> Tensor:
-    """⟨·,·⟩ of each tensor, by member if there are several."""
+    """⟨·,·⟩ of each tensor, by member."""
     pieces = [slice(e.start, e.stop) for e in layout.entries]
     one, two = _wide(one), _wide(two)
     return torch.stack([(one[..., p] * two[..., p]).sum(-1) for p in pieces], -1).cpu().double()

@@ -14,8 +14,8 @@ carries the result to the weights in the one backward pass that there is anyway.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -26,10 +26,9 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import spawn
 from temperance.data.data import Batch, Data
-from temperance.data.sources import map_tensors
 from temperance.engine import outputs as evaluate
-from temperance.inference import optimisers as optimise
-from temperance.inference.base import Cost, Exactness, Inference, Info
+from temperance.inference import optimisers
+from temperance.inference.base import Cost, Facts, Inference, Info, Starts
 from temperance.inference.particles.kernels import Interaction, Kernel
 from temperance.inference.points.map import MAP
 from temperance.inference.variational.expectations import judge
@@ -58,7 +57,6 @@ class ParticleState:
 class Particles(Inference[ParticleState]):
     """Base of :class:`SVGD` and :class:`RepulsiveEnsemble`, whose fields these are; see there."""
 
-    exact: ClassVar[Exactness] = Exactness.APPROXIMATE
     count_name: ClassVar[str] = "particles"
 
     kernel: Kernel
@@ -80,7 +78,7 @@ class Particles(Inference[ParticleState]):
             raise ArgumentError(f'`space` must be "weights" or "functions"; got {self.space!r}.')
         alone = (self.lr, self.optimizer, self.optimizer_args, self.scheduler, self.scheduler_args, self.schedule_steps)
         MAP(*alone, self.clip)  # what one particle by itself does; it checks these settings
-        if optimise.needs_closure(self.optimizer):
+        if optimisers.needs_closure(self.optimizer):
             raise ArgumentError(
                 f"`optimizer` must take one gradient a step; {self.optimizer.__name__} searches along lines, but the "
                 "particles' direction is the gradient of no function."
@@ -95,25 +93,26 @@ class Particles(Inference[ParticleState]):
     def mixing(self, found: Interaction) -> tuple[Tensor | None, Tensor]:
         """W (``None`` for the identity) and R."""
 
-    def cost(self) -> Cost:
+    def facts(self) -> Facts:
         """A gradient for each particle; in function space up to a third more, for where particles move one after the
         other the outputs of all are needed before the first backward pass and are computed twice."""
         args = {name: value for name, value in self.optimizer_args.items() if name != "weight_decay"}
-        each = MAP(optimizer=self.optimizer, optimizer_args=args).cost()
+        each = MAP(optimizer=self.optimizer, optimizer_args=args).facts().cost
         again = 4 / 3 if self.space == "functions" else 1
-        return Cost(self.count * again, self.count * each.copies_of_theta)
+        return Facts(gives=Draws, cost=Cost(self.count * again, self.count * each.copies_of_theta))
 
     # ------------------------------------------------------------------ the start
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> ParticleState:
-        """See :class:`Inference`. ``theta``: a row for each particle; ``None``: fresh weights for each."""
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> ParticleState:
+        """See :class:`Inference`. Particles start at rows that were given, or each at fresh weights."""
+        (rng,) = rngs
         target.refuse_batch_norm(type(self).__name__)
-        start = self._start(target, theta, [spawn(rng) for _ in range(self.count)]).contiguous()
+        start = self._start(target, starts.given, [spawn(rng) for _ in range(self.count)]).contiguous()
         grad = torch.zeros_like(start)
         rows = list(zip(start.unbind(0), grad.unbind(0), strict=True))
-        together = optimise.is_elementwise(self.optimizer)
+        together = optimisers.is_elementwise(self.optimizer)
         optimizers = [
-            optimise.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, *pair)
+            optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, *pair)
             for pair in ([(start, grad)] if together else rows)
         ]
         return ParticleState(
@@ -121,7 +120,7 @@ class Particles(Inference[ParticleState]):
             grad=grad,
             rows=rows,
             optimizers=optimizers,
-            schedulers=[optimise.build_scheduler(self.scheduler, self.scheduler_args, o) for o in optimizers],
+            schedulers=[optimisers.build_scheduler(self.scheduler, self.scheduler_args, o) for o in optimizers],
             buffers=[target.workspace.running_buffers() for _ in rows],
             at_once=self._goes_at_once(target),
         )
@@ -129,7 +128,7 @@ class Particles(Inference[ParticleState]):
     def _start(self, target: Target, theta: Tensor | None, seeds: list[int]) -> Tensor:
         if theta is None:
             return torch.stack([target.fresh_theta(seed) for seed in seeds])
-        rows = theta.unsqueeze(0) if theta.dim() == 1 else theta
+        rows = theta
         if len(rows) == 1 and self.count > 1:
             raise ArgumentError(
                 f"`start` must have a row for each of the {self.count} particles; got one for all. Particles that "
@@ -165,7 +164,7 @@ class Particles(Inference[ParticleState]):
         status = judge(loss, state.grad, state.first_loss)
         if status.ok:
             state.first_loss = loss if state.first_loss is None else state.first_loss
-            optimise.clip_(state.grad, self.clip)
+            optimisers.clip_(state.grad, self.clip)
             for optimizer, scheduler in zip(state.optimizers, state.schedulers, strict=True):
                 optimizer.step()
                 if scheduler is not None and (self.schedule_steps or batch.last):
@@ -189,7 +188,7 @@ class Particles(Inference[ParticleState]):
 
     def _in_weights(self, target: Target, state: ParticleState, batch: Batch) -> Tensor:
         if state.at_once:
-            losses = target.stacked_gradient(state.theta, _for_each(batch, self.count), state.grad)
+            losses = target.gradients(state.theta, batch, state.grad)
         else:
             each = zip(state.rows, state.buffers, strict=True)
             losses = torch.stack([target.gradient(row, batch, grad, buffers) for (row, grad), buffers in each])
@@ -213,25 +212,14 @@ class Particles(Inference[ParticleState]):
             state.grad += pull
         return losses
 
-    def posterior(self, target: Target, state: ParticleState, data: Data | None) -> Posterior:
+    def posteriors(self, target: Target, state: ParticleState, data: Data | None) -> tuple[Posterior, ...]:
         """The particles as :class:`Draws` of equal weight."""
         names = state.buffers[0].keys()
         buffers = {name: torch.stack([own[name] for own in state.buffers]) for name in names}
-        return Draws(state.theta.detach().clone(), buffers)
+        return (Draws(state.theta.detach().clone(), buffers),)
 
 
 # ---------------------------------------------------------------------- outputs, and backward from cotangents at them
-
-
-def _for_each(batch: Batch, count: int) -> Batch:
-    """The same rows for each of ``count`` members, not copied."""
-    return replace(
-        batch,
-        x=map_tensors(lambda t: t.expand(count, *t.shape), batch.x),
-        y=batch.y.expand(count, *batch.y.shape),
-        index=None,
-        streams=count,
-    )
 
 
 Scored = tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,19 +12,17 @@ from torch import Tensor
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
-from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.data.data import Batch
+from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.points.map import MAP
 from temperance.model.priors import GaussianDensity, GaussianPrior
 from temperance.model.target import Target
-from temperance.posteriors import Posterior
 
 
 @dataclass
-class AnchoredState:
-    """The base's state, the anchors (P, or members × P), and the seeds of the noise on the targets."""
+class AnchoredState(WrapperState):
+    """The base's state, the anchors (members × P), and the seeds of the noise on the targets."""
 
-    base: Any
     anchor: Tensor
     noise_seeds: list[int]
     target: Target | None = field(default=None, metadata=SCRATCH)
@@ -32,7 +30,7 @@ class AnchoredState:
 
 
 @dataclass(frozen=True, eq=False)
-class Anchored(Inference[AnchoredState], Stackable):
+class Anchored(Wrapper):
     """A draw by optimisation: the prior is centred at a draw from it, and each target gets noise of its own,
 
         θ̂ = argmin −Σ log p(y_i + ε_i | x_i, θ) + ½ ‖(θ − θ_anchor) / scale‖²,
@@ -47,35 +45,29 @@ class Anchored(Inference[AnchoredState], Stackable):
     >>> method = tp.Ensemble(Anchored(tp.MAP(lr=1e-2)), 5)
     """
 
-    base: MAP = field(default_factory=MAP)
+    base: Inference[Any] = field(default_factory=MAP)
     target_noise: bool | None = None
 
-    exact: ClassVar[Exactness] = Exactness.POSTERIOR
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must descend to a mode."""
+        if not isinstance(base, MAP):
+            refuse(
+                self,
+                base,
+                "the draw is the minimum of a loss that Anchored has changed, which only MAP looks for",
+                f"Anchored(MAP(lr=1e-3)), or {type(base).__name__} without it",
+            )
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.base, MAP):
-            raise ArgumentError(f"`base` must be MAP; got {type(self.base).__name__}.")
+    def facts(self) -> Facts:
+        """The base's and the anchor; one draw of the posterior where it is Gaussian."""
+        base = super().facts()
+        return replace(base, exact=Exactness.POSTERIOR, cost=base.cost.plus(1))
 
-    @property
-    def needs_held_out(self) -> bool:
-        """As the base does."""
-        return self.base.needs_held_out
-
-    def cost(self) -> Cost:
-        """The base's and the anchor."""
-        each = self.base.cost()
-        return Cost(each.gradients_per_step, each.copies_of_theta + 1)
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> AnchoredState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> AnchoredState:
         """See :class:`Inference`."""
-        anchor, seed = self._anchor(target, rng), spawn(rng)
-        return AnchoredState(self.base.init(target, theta, rng), anchor, [seed])
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> AnchoredState:
-        """See :class:`Stackable`."""
         pairs = [(self._anchor(target, rng), spawn(rng)) for rng in rngs]
-        anchor = torch.stack([a for a, _ in pairs])
-        return AnchoredState(self.base.init_stack(target, theta, rngs), anchor, [seed for _, seed in pairs])
+        anchor = torch.stack([anchor for anchor, _ in pairs])
+        return AnchoredState(self.base.init(target, starts, rngs), anchor, [seed for _, seed in pairs])
 
     def _anchor(self, target: Target, rng: torch.Generator) -> Tensor:
         pieces = target.bound_prior.pieces
@@ -97,7 +89,8 @@ class Anchored(Inference[AnchoredState], Stackable):
             for piece, density in target.bound_prior.pieces:
                 if piece.stop <= size:
                     scale[piece] = torch.as_tensor(density.scale, dtype=scale.dtype)  # type: ignore[attr-defined]
-            state.target = target.with_prior(GaussianPrior(scale=scale, mean=state.anchor))
+            mean = state.anchor[0] if len(state.anchor) == 1 else state.anchor
+            state.target = target.with_prior(GaussianPrior(scale=scale, mean=mean))
         return state.target
 
     def _noise(self, target: Target, state: AnchoredState, batch: Batch) -> Tensor:
@@ -137,21 +130,3 @@ class Anchored(Inference[AnchoredState], Stackable):
         tilted, noisy = self._tilted(target, state), self._perturbed(target, state, batch)
         state.base, info = self.base.step(tilted, state.base, noisy)
         return state, info
-
-    def step_stack(self, target: Target, state: AnchoredState, batch: Batch) -> tuple[AnchoredState, Info]:
-        """See :class:`Stackable`."""
-        tilted, noisy = self._tilted(target, state), self._perturbed(target, state, batch)
-        state.base, info = self.base.step_stack(tilted, state.base, noisy)
-        return state, info
-
-    def posterior(self, target: Target, state: AnchoredState, data: Data | None) -> Posterior:
-        """A :class:`Point`: one draw."""
-        return self.base.posterior(target, state.base, data)
-
-    def posteriors_stack(self, target: Target, state: AnchoredState, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        return self.base.posteriors_stack(target, state.base, data)
-
-    def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return self.base.can_stack(target)

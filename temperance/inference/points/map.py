@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.status import DIVERGED, EARLY_STOPPED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
-from temperance.inference import optimisers as optimise
-from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.inference import optimisers
+from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts
 from temperance.model.target import Target
 from temperance.posteriors import Point, Posterior
 
@@ -26,7 +26,7 @@ _DIVERGENCE = 1e4  # how many times the first loss counts as divergence
 
 @dataclass
 class MAPState:
-    """θ (P, or members × P), the optimiser's memory, running statistics, and the best θ so far when stopping early."""
+    """θ (members × P), the optimiser's memory, running statistics, and the best θ so far when stopping early."""
 
     theta: Tensor
     grad: Tensor = field(metadata=SCRATCH)
@@ -41,7 +41,7 @@ class MAPState:
 
 
 @dataclass(frozen=True, eq=False)
-class MAP(Inference[MAPState], Stackable):
+class MAP(Inference[MAPState]):
     """The single most probable θ, by stochastic gradient descent on
 
         G̃(θ) = −(1/B) Σ log p(y_i | x_i, θ) − (1/N) log p(θ).
@@ -64,8 +64,6 @@ class MAP(Inference[MAPState], Stackable):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
-
-    exact: ClassVar[Exactness] = Exactness.MEAN
 
     lr: float = 1e-3
     optimizer: type[torch.optim.Optimizer] = torch.optim.Adam
@@ -100,103 +98,77 @@ class MAP(Inference[MAPState], Stackable):
                 stacklevel=3,
             )
 
-    @property
-    def needs_held_out(self) -> bool:
-        """For early stopping."""
-        return self.patience is not None
+    def facts(self) -> Facts:
+        """A point, which is μ where the posterior is Gaussian."""
+        return Facts(gives=Point, exact=Exactness.MEAN, cost=self._cost(), held_out=self.patience is not None)
 
-    def cost(self) -> Cost:
+    def _cost(self) -> Cost:
         """θ and gradient, and two moments for Adam and its kin (less for SGD). L-BFGS takes many gradients a step."""
         args = dict(self.optimizer_args)
-        if optimise.needs_closure(self.optimizer):
+        if optimisers.needs_closure(self.optimizer):
             inner = args.get("max_eval") or args.get("max_iter", 20) * 5 // 4
             return Cost(inner, 2 * args.get("history_size", 100) + 6)
         moments = {"SGD": 1 if args.get("momentum") else 0}.get(self.optimizer.__name__, 2)
         return Cost(1, 2 + moments + (1 if self.patience else 0))
 
-    # ------------------------------------------------------------------ one network
+    # ------------------------------------------------------------------ the contract
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> MAPState:
-        """See :class:`Inference`."""
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for MAP; got a matrix of shape {tuple(start.shape)}.")
-        return self._state(target, start, target.workspace.running_buffers())
-
-    def _state(self, target: Target, theta: Tensor, buffers: dict[str, Tensor]) -> MAPState:
-        theta = theta.contiguous()
-        grad = torch.zeros_like(theta)
-        optimizer = optimise.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, theta, grad)
-        scheduler = optimise.build_scheduler(self.scheduler, self.scheduler_args, optimizer)
-        return MAPState(theta, grad, optimizer, scheduler, buffers)
-
-    def step(self, target: Target, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
-        """See :class:`Inference`."""
-        if optimise.needs_closure(self.optimizer):
-
-            def closure() -> float:
-                loss = target.gradient(state.theta, batch, state.grad, state.buffers)
-                prior = target.bound_prior.log_prob(state.theta) / batch.num_data
-                return float(loss / target.likelihood_temperature - prior)
-
-            loss = float(state.optimizer.step(closure))
-            status = self._judge(state, loss, state.theta)
-        else:
-            loss = float(target.gradient(state.theta, batch, state.grad, state.buffers))
-            status = self._judge(state, loss, state.grad)
-            if status.ok:
-                optimise.clip_(state.grad, self.clip)
-                state.optimizer.step()
-        metrics: dict[str, float] = {}
-        if status.ok:
-            self._schedule(state, batch)
-            metrics = self._look_at_held_out(target, state, batch, stacked=False)
-        done = self._has_stopped(state)
-        return state, Info(loss, EARLY_STOPPED if done and status.ok else status, done, metrics)
-
-    def posterior(self, target: Target, state: MAPState, data: Data | None) -> Posterior:
-        """A :class:`Point`."""
-        kept = state.best_theta is not None
-        buffers = state.best_buffers if kept else state.buffers
-        theta = state.best_theta if state.best_theta is not None else state.theta
-        return Point(theta.detach().clone(), {name: value.clone() for name, value in buffers.items()})
-
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
-    def can_stack(self, target: Target) -> bool:
+    def at_once(self, target: Target, starts: Starts) -> bool:
         """Optimisers that treat each number alone, networks that can be batched and keep no running statistics."""
         return (
-            optimise.is_elementwise(self.optimizer)
+            optimisers.is_elementwise(self.optimizer)
             and not target.workspace.initial_buffers
             and target.can_batch_training()
         )
 
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> MAPState:
-        """See :class:`Stackable`."""
-        return self._state(target, theta, {})
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> MAPState:
+        """See :class:`Inference`."""
+        return self.begin(target, starts.rows(target))
 
-    def step_stack(self, target: Target, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
-        """See :class:`Stackable`."""
-        losses = target.stacked_gradient(state.theta, batch, state.grad)
-        loss = float(losses.mean())
-        status = self._judge(state, loss, state.grad)
+    def begin(self, target: Target, theta: Tensor) -> MAPState:
+        """The state that starts at the rows of θ."""
+        grad = torch.zeros_like(theta)
+        optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, theta, grad)
+        scheduler = optimisers.build_scheduler(self.scheduler, self.scheduler_args, optimizer)
+        buffers = target.workspace.running_buffers() if len(theta) == 1 else {}
+        return MAPState(theta, grad, optimizer, scheduler, buffers)
+
+    def step(self, target: Target, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
+        """See :class:`Inference`."""
+        if optimisers.needs_closure(self.optimizer):
+
+            def closure() -> float:
+                found = target.gradients(state.theta, batch, state.grad, state.buffers)
+                prior = target.bound_prior.log_prob(state.theta) / batch.num_data
+                return float(found / target.likelihood_temperature - prior)
+
+            loss = float(state.optimizer.step(closure))
+            status = self.judge(state, loss, state.theta)
+        else:
+            loss = float(target.gradients(state.theta, batch, state.grad, state.buffers).mean())
+            status = self.judge(state, loss, state.grad)
+            if status.ok:
+                optimisers.clip_(state.grad, self.clip)
+                state.optimizer.step()
         metrics: dict[str, float] = {}
         if status.ok:
-            optimise.clip_(state.grad, self.clip)
-            state.optimizer.step()
-            self._schedule(state, batch)
-            metrics = self._look_at_held_out(target, state, batch, stacked=True)
+            self.schedule(state, batch)
+            metrics = self._look_at_held_out(target, state, batch)
         done = self._has_stopped(state)
         return state, Info(loss, EARLY_STOPPED if done and status.ok else status, done, metrics)
 
-    def posteriors_stack(self, target: Target, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
+    def posteriors(self, target: Target, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
+        """A :class:`Point` for each member."""
+        kept = state.best_theta is not None
+        buffers = state.best_buffers if kept else state.buffers
         theta = state.best_theta if state.best_theta is not None else state.theta
-        return tuple(Point(row.detach().clone()) for row in theta)
+        return tuple(
+            Point(row.detach().clone(), {name: value.clone() for name, value in buffers.items()}) for row in theta
+        )
 
     # ------------------------------------------------------------------ shared
 
-    def _judge(self, state: MAPState, loss: float, moving: Tensor) -> Status:
+    def judge(self, state: MAPState, loss: float, moving: Tensor) -> Status:
         """Look at the loss, and at the gradient before it is used: a finite loss can have a gradient that is not."""
         if not math.isfinite(loss):
             return NON_FINITE_LOSS
@@ -206,7 +178,8 @@ class MAP(Inference[MAPState], Stackable):
             state.first_loss = loss
         return DIVERGED if loss > _DIVERGENCE * (abs(state.first_loss) + 1.0) else OK
 
-    def _schedule(self, state: MAPState, batch: Batch) -> None:
+    def schedule(self, state: MAPState, batch: Batch) -> None:
+        """Step the scheduler where it is due."""
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             state.scheduler.step()
 
@@ -214,18 +187,16 @@ class MAP(Inference[MAPState], Stackable):
         """Whether no member has improved for long enough."""
         return self.patience is not None and bool(state.stale) and min(state.stale) >= self.patience
 
-    def _look_at_held_out(self, target: Target, state: MAPState, batch: Batch, stacked: bool) -> dict[str, float]:
+    def _look_at_held_out(self, target: Target, state: MAPState, batch: Batch) -> dict[str, float]:
         """After each epoch: score held-out data, and keep the best θ of each member that has not stopped."""
         if self.patience is None or not batch.last:
             return {}
         assert batch.held_out is not None
-        rows = state.theta if stacked else state.theta.unsqueeze(0)
-        scores = [target.held_out_score(row, batch.held_out, state.buffers) for row in rows]
+        scores = [target.held_out_score(row, batch.held_out, state.buffers) for row in state.theta]
         if state.best_theta is None:
             state.best_theta = state.theta.detach().clone()
-            state.best_score = [-math.inf] * len(rows)
-            state.stale = [0] * len(rows)
-        best = state.best_theta if stacked else state.best_theta.unsqueeze(0)
+            state.best_score = [-math.inf] * len(scores)
+            state.stale = [0] * len(scores)
         for k, score in enumerate(scores):
             if state.stale[k] >= self.patience:
                 continue  # this member has stopped, though the others still train
@@ -233,6 +204,6 @@ class MAP(Inference[MAPState], Stackable):
             if score > state.best_score[k]:
                 state.stale[k] = 0
                 state.best_score[k] = score
-                best[k] = rows[k].detach()
+                state.best_theta[k] = state.theta[k].detach()
                 state.best_buffers = {name: value.clone() for name, value in state.buffers.items()}
         return {"held_out_score": sum(scores) / len(scores)}

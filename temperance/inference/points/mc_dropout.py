@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +11,7 @@ from temperance.core.errors import NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.engine import outputs as evaluate
+from temperance.inference.base import Exactness, Facts
 from temperance.inference.points.around_point import AroundPoint
 from temperance.model.target import Target
 from temperance.posteriors import DropoutPosterior, Point, Posterior
@@ -44,6 +45,10 @@ class MCDropout(AroundPoint):
     >>> fitted.predict(x, draws=100).mean().shape
     torch.Size([20, 1])
     """
+
+    def facts(self) -> Facts:
+        """The base's, but for what is put around its point."""
+        return replace(super().facts(), gives=DropoutPosterior, exact=Exactness.APPROXIMATE)
 
     def check_target(self, target: Target) -> None:
         """A network with dropout."""

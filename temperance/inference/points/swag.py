@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +12,19 @@ from torch import Tensor
 from temperance.core.checks import check_count, check_fraction, check_positive
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost, Inference, Info, NeedsData, Stackable
+from temperance.inference.base import (
+    Exactness,
+    Facts,
+    Inference,
+    Info,
+    NeedsData,
+    Starts,
+    Wrapper,
+    WrapperState,
+    refuse,
+)
 from temperance.inference.batch_statistics import batch_statistics, with_statistics
-from temperance.inference.points.map import MAP, MAPState
+from temperance.inference.points.map import MAP
 from temperance.linalg.covariance import Covariance, DiagonalCovariance, LowRankCovariance
 from temperance.model.target import Target
 from temperance.posteriors import Gaussian, Posterior
@@ -24,11 +33,10 @@ _SMALLEST = 1e-30  # a weight that never moved still needs a variance
 
 
 @dataclass
-class SWAGState:
-    """The base's state; the running mean of the weights collected and the sum of squared distances from it (both P, or
-    members × P); the last deviations from the running mean (K × P, or K × members × P) and how many were collected."""
+class SWAGState(WrapperState):
+    """The base's state; the running mean of the weights collected and the sum of squared distances from it (both
+    members × P); the last deviations from the running mean (K × members × P) and how many were collected."""
 
-    base: MAPState
     mean: Tensor
     squares: Tensor
     deviations: Tensor
@@ -36,7 +44,7 @@ class SWAGState:
 
 
 @dataclass(frozen=True, eq=False)
-class SWAG(Inference[SWAGState], Stackable):
+class SWAG(Wrapper):
     """Stochastic weight averaging, Gaussian (Maddox et al., 2019). While SGD runs on with a constant learning rate, its
     iterates θ₁ … θ_n are collected; with θ̄ their mean, s² their variances (over n) and D the last K deviations of an
     iterate from the running mean at its time,
@@ -66,7 +74,9 @@ class SWAG(Inference[SWAGState], Stackable):
     torch.Size([2, 2])
     """
 
-    base: MAP = field(default_factory=lambda: MAP(lr=0.01, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9}))
+    base: Inference[Any] = field(
+        default_factory=lambda: MAP(lr=0.01, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
+    )
     rank: int = 20
     start: float = 0.5
     every: int | None = None
@@ -74,10 +84,7 @@ class SWAG(Inference[SWAGState], Stackable):
     draws: int = 30
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, MAP):
-            raise ArgumentError(f"`base` must be a MAP, whose iterates are collected; got {self.base!r}.")
-        if self.base.patience is not None:
-            raise ArgumentError("`base` must not stop early (`patience`): SWAG averages what comes at the end.")
+        super().__post_init__()
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0 or self.rank == 1:
             raise ArgumentError(f"`rank` must be 0 (a diagonal) or at least 2, for K − 1 divides; got {self.rank!r}.")
         check_fraction(self.start, "start")
@@ -87,21 +94,32 @@ class SWAG(Inference[SWAGState], Stackable):
             check_positive(self.lr, "lr")
         check_count(self.draws, "draws")
 
-    def cost(self) -> Cost:
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must walk about a mode."""
+        name = type(base).__name__
+        if not isinstance(base, MAP):
+            refuse(
+                self,
+                base,
+                f"the iterates of SGD around a mode are collected, and {name} has none",
+                f"SWAG(MAP(lr=0.01, optimizer=torch.optim.SGD)), or {name} without SWAG",
+            )
+        if base.patience is not None:
+            raise ArgumentError("`base` must not stop early (`patience`): SWAG averages what comes at the end.")
+
+    def facts(self) -> Facts:
         """The base's; mean, squares and K deviations."""
-        base = self.base.cost()
-        return Cost(base.gradients_per_step, base.copies_of_theta + 2 + self.rank)
+        base = super().facts()
+        return replace(base, gives=Gaussian, exact=Exactness.APPROXIMATE, cost=base.cost.plus(2 + self.rank))
 
     # ------------------------------------------------------------------ the walk
 
-    def _begin(self, base: MAPState) -> SWAGState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> SWAGState:
+        """See :class:`Inference`."""
+        base = self.base.init(target, starts, rngs)
         theta = base.theta
         deviations = torch.zeros(self.rank, *theta.shape, dtype=theta.dtype, device=theta.device)
         return SWAGState(base, torch.zeros_like(theta), torch.zeros_like(theta), deviations)
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> SWAGState:
-        """See :class:`Inference`."""
-        return self._begin(self.base.init(target, theta, rng))
 
     def step(self, target: Target, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
         """A step of the base, and now and then one more iterate."""
@@ -122,7 +140,7 @@ class SWAG(Inference[SWAGState], Stackable):
         if total is None or (self.every is None and per_epoch is None):
             return
         planned = sum(
-            1 for step in range(total) if self._due(step, step / total, per_epoch and (step + 1) % per_epoch == 0)
+            1 for step in range(total) if self.due(step, step / total, per_epoch and (step + 1) % per_epoch == 0)
         )
         if planned < max(2, self.rank):
             raise ArgumentError(
@@ -132,14 +150,15 @@ class SWAG(Inference[SWAGState], Stackable):
                 + ". Run longer, start earlier, collect more often (`every`), or lower the rank."
             )
 
-    def _due(self, step: int, progress: float, last: object) -> bool:
+    def due(self, step: int, progress: float, last: object) -> bool:
+        """Whether the iterate after this step is collected."""
         if progress < self.start:
             return False
         return bool(last) if self.every is None else (step + 1) % self.every == 0
 
     @torch.no_grad()
     def _after(self, state: SWAGState, batch: Batch, info: Info) -> tuple[SWAGState, Info]:
-        if info.status.ok and self._due(batch.step, batch.progress, batch.last):
+        if info.status.ok and self.due(batch.step, batch.progress, batch.last):
             theta = state.base.theta
             before = theta - state.mean
             state.mean.add_(before, alpha=1.0 / (state.collected + 1))
@@ -152,13 +171,16 @@ class SWAG(Inference[SWAGState], Stackable):
 
     # ------------------------------------------------------------------ the Gaussian
 
-    def posterior(self, target: Target, state: SWAGState, data: Data | None) -> Posterior:
-        """A :class:`Gaussian`; with batch statistics for ``draws`` draws where the network has batch norm."""
-        return self._gaussian(target, state.mean, state.squares, state.deviations, state.collected, data)
+    def posteriors(self, target: Target, state: SWAGState, data: Data | None) -> tuple[Posterior, ...]:
+        """A :class:`Gaussian` for each member; with batch statistics for ``draws`` draws where the network has batch
+        norm."""
+        rows = zip(state.mean, state.squares, state.deviations.unbind(1), strict=True)
+        return tuple(self.gaussian(target, m, s, d, state.collected, data) for m, s, d in rows)
 
-    def _gaussian(
+    def gaussian(
         self, target: Target, mean: Tensor, squares: Tensor, deviations: Tensor, collected: int, data: Data | None
     ) -> Posterior:
+        """That of one member: mean and squares P, deviations K × P."""
         if collected < 2:
             raise NumericalError(
                 f"SWAG needs at least two iterates for a spread; the run has collected {collected} by now (it begins "
@@ -180,27 +202,3 @@ class SWAG(Inference[SWAGState], Stackable):
         kept = deviations[: min(self.rank, collected)]
         factor = kept.T * (0.5 * temperature / (len(kept) - 1)) ** 0.5
         return LowRankCovariance((0.5 * temperature * variance).clamp_(min=_SMALLEST), factor.contiguous())
-
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
-    def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return self.base.can_stack(target)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> SWAGState:
-        """See :class:`Stackable`."""
-        return self._begin(self.base.init_stack(target, theta, rngs))
-
-    def step_stack(self, target: Target, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
-        """See :class:`Stackable`."""
-        self._before(state, batch)
-        state.base, info = self.base.step_stack(target, state.base, batch)
-        return self._after(state, batch, info)
-
-    def posteriors_stack(self, target: Target, state: SWAGState, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        rows = zip(state.mean, state.squares, state.deviations.unbind(1), strict=True)
-        return tuple(self._gaussian(target, m, s, d, state.collected, data) for m, s, d in rows)
-
-    def keep_in(self, state: Any, folder: Path) -> None:
-        """Nothing here grows with the run."""

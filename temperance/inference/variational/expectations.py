@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch
-from temperance.data.sources import map_tensors
 from temperance.engine.native import NormalStream
 from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.priors.base import Density
@@ -43,15 +42,7 @@ class Sampled:
     def gradients(self, target: Target, batch: Batch, buffers: dict[str, Tensor], prior: bool = False) -> float:
         """∇G̃ (or that of its data term) at every draw; the mean of the batch's negative log-likelihoods."""
         if self.at_once:
-            count = len(self.theta)
-            spread = replace(
-                batch,
-                x=map_tensors(lambda t: t.expand(count, *t.shape), batch.x),
-                y=batch.y.expand(count, *batch.y.shape),
-                index=None,
-                streams=count,
-            )
-            return float(target.stacked_gradient(self.theta, spread, self.grad, prior=prior).mean())
+            return float(target.gradients(self.theta, batch, self.grad, prior=prior).mean())
         losses = [target.gradient(theta, batch, grad, buffers, prior=prior) for theta, grad in self.rows]
         return float(losses[0] if len(losses) == 1 else torch.stack(losses).mean())
 

@@ -7,7 +7,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.status import INFINITE_ELBO, OK, Status
 from temperance.data.data import Batch, Data
 from temperance.engine.native import NormalStream
-from temperance.inference.base import Cost, Exactness, Inference, Info, NeedsData
+from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, NeedsData, Starts
 from temperance.inference.batch_statistics import with_statistics
 from temperance.inference.schedules import flat
 from temperance.inference.variational.expectations import (
@@ -59,8 +58,6 @@ class NaturalState:
 class NaturalGradient(Inference[NaturalState]):
     """Base of :class:`IVON` and :class:`VOGN`; see there."""
 
-    exact: ClassVar[Exactness] = Exactness.DIAGONAL
-
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.9995)
     initial_hessian: float = 1.0
@@ -83,15 +80,13 @@ class NaturalGradient(Inference[NaturalState]):
                 f"`schedule` must be a function of the run's fraction, such as tp.cosine; got {self.schedule!r}."
             )
 
-    def cost(self) -> Cost:
+    def facts(self) -> Facts:
         """Mean, curvature, averaged gradient; for every sample a draw, its gradient and its noise."""
-        return Cost(self.samples, 3 + 3 * self.samples)
+        return Facts(gives=Gaussian, exact=Exactness.DIAGONAL, cost=Cost(self.samples, 3 + 3 * self.samples))
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> NaturalState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for {type(self).__name__}; got shape {tuple(start.shape)}.")
+        (rng,), start = rngs, starts.one(target)
         precision = gaussian_precision(target.bound_prior, start)
         fused = self.can_fuse(target, start, precision)
         rows = 0 if fused else self.samples
@@ -200,13 +195,13 @@ class NaturalGradient(Inference[NaturalState]):
         else:
             state.mean.addcdiv_(step, total, value=-rate * pace)
 
-    def posterior(self, target: Target, state: NaturalState, data: Data | None) -> Posterior:
+    def posteriors(self, target: Target, state: NaturalState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Gaussian` with variances T / (N (h + δ))."""
         if not state.num_data:
             raise NeedsData("no step was made yet, so the number of data is not known.")
         buffers = {name: value.clone() for name, value in state.buffers.items()}
         found = Gaussian(state.mean.clone(), DiagonalCovariance(self._variance(target, state)), buffers)
-        return with_statistics(target, found, data, self.draws)
+        return (with_statistics(target, found, data, self.draws),)
 
 
 def _scaled(value: Tensor | float, factor: float) -> Tensor | float:

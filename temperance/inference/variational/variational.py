@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from temperance.core.status import INFINITE_ELBO, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
 from temperance.engine.native import NormalStream
 from temperance.engine.native.gaussian import Keys, can_fuse, draw_by_log_scale_, pull_to_log_scale_
-from temperance.inference import optimisers as optimise
-from temperance.inference.base import Cost, Exactness, Inference, Info
+from temperance.inference import optimisers
+from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts
 from temperance.inference.batch_statistics import with_statistics
 from temperance.inference.variational.expectations import (
     EpochLoss,
@@ -43,7 +43,7 @@ from temperance.inference.variational.families import (
 from temperance.inference.variational.families.factorised import BoundFactorised, BoundMeanField
 from temperance.inference.variational.layers import NoisyLayers
 from temperance.model.target import Target
-from temperance.posteriors import Posterior
+from temperance.posteriors import Gaussian, Posterior, RadialPosterior
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Variational(Inference[VariationalState]):
         if self.kl not in ("auto", "closed", "sampled"):
             raise ArgumentError(f'`kl` must be "auto", "closed" or "sampled"; got {self.kl!r}.')
         good = isinstance(self.optimizer, type) and issubclass(self.optimizer, torch.optim.Optimizer)
-        if not good or not optimise.is_elementwise(self.optimizer):
+        if not good or not optimisers.is_elementwise(self.optimizer):
             raise ArgumentError(
                 f"`optimizer` must be one of torch.optim's that treat each number alone; got {self.optimizer!r}."
             )
@@ -158,14 +158,16 @@ class Variational(Inference[VariationalState]):
         if self.sticking_the_landing and self.kl == "closed":
             raise ArgumentError('`kl` must not be "closed" with sticking_the_landing, which needs log q at the draws.')
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
+    def facts(self) -> Facts:
         """By the family."""
-        if isinstance(self.family, FullRank):
-            return Exactness.POSTERIOR
-        return Exactness.DIAGONAL if isinstance(self.family, MeanField) else Exactness.APPROXIMATE
+        exact = Exactness.APPROXIMATE
+        if isinstance(self.family, FullRank | MeanField):
+            exact = Exactness.POSTERIOR if isinstance(self.family, FullRank) else Exactness.DIAGONAL
+        return Facts(
+            gives=RadialPosterior if isinstance(self.family, Radial) else Gaussian, exact=exact, cost=self._cost()
+        )
 
-    def cost(self) -> Cost:
+    def _cost(self) -> Cost:
         """Mean field: φ, its gradient and Adam's moments, each twice θ; a draw, its gradient and its noise for every
         sample (one sample leaves its gradient in that of φ). Where the number grows with the layers' sizes it is not a
         number of copies: see ``num_parameters`` of the bound family."""
@@ -180,12 +182,9 @@ class Variational(Inference[VariationalState]):
 
     # ------------------------------------------------------------------ the start
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> VariationalState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> VariationalState:
         """See :class:`Inference`."""
-        assert isinstance(self.family, Family)
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for Variational; got shape {tuple(start.shape)}.")
+        (rng,), start = rngs, starts.one(target)
         bound = self.family.bind(target.layout)
         self._check(target, bound)
         phi = bound.start(start, self.initial_scale, rng).contiguous()
@@ -201,12 +200,12 @@ class Variational(Inference[VariationalState]):
             and can_fuse((phi, grad))
         )
         rows = 0 if fused else self.samples
-        optimizer = optimise.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, phi, grad)
+        optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, phi, grad)
         return VariationalState(
             phi=phi,
             grad=grad,
             optimizer=optimizer,
-            scheduler=optimise.build_scheduler(self.scheduler, self.scheduler_args, optimizer),
+            scheduler=optimisers.build_scheduler(self.scheduler, self.scheduler_args, optimizer),
             buffers=target.workspace.running_buffers(),
             noise_seed=int(torch.randint(0, 2**62, (), generator=rng, device=rng.device)),
             bound=bound,
@@ -273,7 +272,7 @@ class Variational(Inference[VariationalState]):
         status = judge(loss, state.grad, state.epoch_loss.first)
         if not status.ok:
             return state, Info(loss, status)
-        optimise.clip_(state.grad, self.clip)
+        optimisers.clip_(state.grad, self.clip)
         state.optimizer.step()
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             state.scheduler.step()
@@ -341,10 +340,10 @@ class Variational(Inference[VariationalState]):
 
     # ------------------------------------------------------------------ the result
 
-    def posterior(self, target: Target, state: VariationalState, data: Data | None) -> Posterior:
+    def posteriors(self, target: Target, state: VariationalState, data: Data | None) -> tuple[Posterior, ...]:
         """q; with batch statistics for ``draws`` draws where the network has batch norm."""
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        return with_statistics(target, state.bound.posterior(state.phi.detach(), buffers), data, self.draws)
+        return (with_statistics(target, state.bound.posterior(state.phi.detach(), buffers), data, self.draws),)
 
 
 def _pull_at_once(state: VariationalState, pull: Pull, keys: Keys) -> None:

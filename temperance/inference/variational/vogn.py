@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost
+from temperance.inference.base import Starts
 from temperance.inference.curvature.stochastic import BatchCurvature
 from temperance.inference.curvature.sweep import Kind
 from temperance.inference.variational.expectations import gaussian_precision
@@ -65,11 +66,7 @@ class VOGN(NaturalGradient):
         if self.curvature not in _KINDS:
             raise ArgumentError(f"`curvature` must be one of {tuple(_KINDS)}; got {self.curvature!r}.")
 
-    def cost(self) -> Cost:
-        """One gradient for each sample, and the pass for the curvature, which is no gradient of weights."""
-        return Cost(self.samples, 3 + 3 * self.samples)
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> NaturalState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""
         target.refuse_batch_norm("VOGN")
         if gaussian_precision(target.bound_prior, target.initial_theta()) is None:
@@ -77,7 +74,7 @@ class VOGN(NaturalGradient):
                 "`prior` must be made of independent Gaussians for VOGN, whose curvature they join; use IVON or "
                 "Variational."
             )
-        return super().init(target, theta, rng)
+        return super().init(target, starts, rngs)
 
     def learn_curvature(self, hessian: Tensor, estimate: Tensor, total: Tensor) -> None:
         """h ← β₂ h + (1 − β₂) ĥ."""

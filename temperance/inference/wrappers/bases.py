@@ -14,12 +14,12 @@ from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch
 from temperance.inference.base import Inference
-from temperance.inference.points.curve import Curve
 from temperance.inference.points.map import MAP
 from temperance.inference.points.swag import SWAG
+from temperance.inference.wrappers.curve import Curve
 from temperance.model.target import Target
 from temperance.posteriors import Point
-from temperance.posteriors.curve import Path
+from temperance.posteriors.curve import CurvePosterior
 
 
 class Basis(Value, ABC):
@@ -90,7 +90,7 @@ class PCA(Basis):
         total, per_epoch = batch.total_steps, batch.steps_per_epoch
         if total is None or (self.base.every is None and per_epoch is None):
             return
-        due = self.base._due
+        due = self.base.due
         planned = sum(1 for k in range(total) if due(k, k / total, per_epoch and (k + 1) % per_epoch == 0))
         if planned <= self.rank:
             raise ArgumentError(
@@ -101,7 +101,7 @@ class PCA(Basis):
 
     def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
-        kept = trained.deviations[: min(self.base.rank, trained.collected)]
+        kept = trained.deviations[: min(self.base.rank, trained.collected), 0]
         if len(kept) <= self.rank and trained.collected <= self.rank:
             raise NumericalError(
                 f"{trained.collected} iterates were collected, too few for {self.rank} principal directions."
@@ -113,7 +113,7 @@ class PCA(Basis):
                 f"the iterates moved in fewer than {self.rank} directions; lower `rank`, or let SGD move more (`lr`)."
             )
         spread = values[: self.rank] / (len(kept) - 1) ** 0.5
-        return trained.mean.clone(), _facing(directions[: self.rank].T) * spread
+        return trained.mean[0].clone(), _facing(directions[: self.rank].T) * spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ class RandomBasis(Basis):
         """See :class:`Basis`."""
         centre = start
         if self.base is not None:
-            found = self.base.posterior(target, trained, None)
+            (found,) = self.base.posteriors(target, trained, None)
             assert isinstance(found, Point)
             centre = found.theta
         return centre.clone(), self.scale * orthonormal(target.layout.network_size, self.rank, rng).to(centre.device)
@@ -180,8 +180,8 @@ class CurveBasis(Basis):
 
     def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
-        found = self.curve.posterior(target, trained, None)
-        assert isinstance(found, Path)
+        (found,) = self.curve.posteriors(target, trained, None)
+        assert isinstance(found, CurvePosterior)
         points = found.points
         centre = 0.5 * (points[0] + points[-1])
         away = (points[1:] - centre)[:, : target.layout.network_size].double()

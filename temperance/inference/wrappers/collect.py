@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.core.growing import Rows
 from temperance.core.status import NON_FINITE_THETA
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.langevin.sampler import ChainState, Sampler
 from temperance.inference.wrappers.cyclical import Cyclical
 from temperance.model.target import Target
@@ -25,11 +25,10 @@ _DEFAULT_DRAWS = 30
 
 
 @dataclass
-class CollectState:
+class CollectState(WrapperState):
     """The base's state, the draws of each member, running statistics with them, and the readings so far: rows of step,
     pace, temperature, bias, acceptance, then loss, kinetic and configurational temperatures of all members."""
 
-    base: Any
     draws: list[Rows]
     buffers: dict[str, Rows]
     buffer_shapes: dict[str, list[int]]
@@ -39,7 +38,7 @@ class CollectState:
 
 
 @dataclass(frozen=True, eq=False)
-class Collect(Inference[CollectState], Stackable):
+class Collect(Wrapper):
     """Draws of ``base``: the first ``burn`` steps are thrown away, then one is kept every ``every`` steps.
 
     Over a :class:`Cyclical` sampler the draws are those at the cycles' ends, unless ``every`` is given. With a
@@ -69,8 +68,7 @@ class Collect(Inference[CollectState], Stackable):
     read_every: int = 10
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, Sampler):
-            raise ArgumentError(f"`base` must be a sampler such as SGHMC; got {type(self.base).__name__}.")
+        super().__post_init__()
         number = isinstance(self.burn, int | float) and not isinstance(self.burn, bool)
         if self.burn is not None and not (number and self.burn >= 0 and (isinstance(self.burn, int) or self.burn < 1)):
             raise ArgumentError(f"`burn` must be a number of steps, or a fraction in [0, 1); got {self.burn!r}.")
@@ -79,23 +77,40 @@ class Collect(Inference[CollectState], Stackable):
                 check_count(getattr(self, name), name)
         check_count(self.read_every, "read_every")
 
-    @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the base does."""
-        return self.base.reads
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must have a chain."""
+        if not isinstance(base, Sampler):
+            name = type(base).__name__
+            refuse(
+                self,
+                base,
+                f"it takes a sampler such as SGHMC, whose places are draws, and {name} has no chain",
+                "Collect(SGHMC(lr=1e-3)), or Ensemble(Collect(SGHMC(lr=1e-3)), 4) for several chains",
+            )
+
+    def facts(self) -> Facts:
+        """The base's, in the limit of small steps; draws come on top, in memory or on disk."""
+        base = super().facts()
+        exact = Exactness.APPROXIMATE if base.exact is Exactness.OWN_LAW else base.exact
+        return replace(base, exact=exact, default_steps=self._default_steps(base.settling))
+
+    def _default_steps(self, settling: int | None) -> int | None:
+        """Warm-up and the draws, where both are told."""
+        if settling is None or self.last is None or self.burn is not None:
+            return None
+        return settling + self.last * (self.every or 1)
 
     @property
-    def exact(self) -> Exactness:  # type: ignore[override]
-        """As the base is, in the limit of small steps."""
-        return Exactness.APPROXIMATE if self.base.exact is Exactness.OWN_LAW else self.base.exact
+    def _settling(self) -> int | None:
+        return self.base.facts().settling
 
     @property
     def _by_cycle(self) -> bool:
         return isinstance(self.base, Cyclical) and self.every is None
 
     def _burn(self, steps: int | None) -> int:
-        if self.burn is None and self.base.settling is not None:
-            return self.base.settling
+        if self.burn is None and self._settling is not None:
+            return self._settling
         burn = self.burn if self.burn is not None else (0 if self._by_cycle else 0.5)
         if isinstance(burn, int):
             return burn
@@ -109,8 +124,8 @@ class Collect(Inference[CollectState], Stackable):
             raise ArgumentError(
                 f"`burn` must be shorter than the run of {steps} steps; got {self.burn or self._burn(steps)!r}."
             )
-        if self._burn(steps) < (self.base.settling or 0):
-            raise ArgumentError(f"`burn` must cover the {self.base.settling} steps of warm-up; got {self.burn!r}.")
+        if self._burn(steps) < (self._settling or 0):
+            raise ArgumentError(f"`burn` must cover the {self._settling} steps of warm-up; got {self.burn!r}.")
         if self.every is not None and self._burn(steps) + self.every > steps:
             raise ArgumentError(
                 f"`every` must leave at least one draw in the {steps - self._burn(steps)} steps after the burn-in; got "
@@ -126,23 +141,8 @@ class Collect(Inference[CollectState], Stackable):
     @property
     def _needs_length(self) -> bool:
         """Whether the length of the run decides which draws are kept."""
-        burn = isinstance(self.burn, float) or (self.burn is None and not self._by_cycle and self.base.settling is None)
+        burn = isinstance(self.burn, float) or (self.burn is None and not self._by_cycle and self._settling is None)
         return burn or (not self._by_cycle and (self.every is None or self.last is not None))
-
-    @property
-    def default_steps(self) -> int | None:  # type: ignore[override]
-        """Warm-up and the draws, where both are told."""
-        if self.base.settling is None or self.last is None or self.burn is not None:
-            return None
-        return self.base.settling + self.last * (self.every or 1)
-
-    def remarks(self, state: CollectState) -> list[str]:
-        """As the base does."""
-        return self.base.remarks(state.base)
-
-    def cost(self) -> Cost:
-        """The base's; draws come on top, in memory or on disk."""
-        return self.base.cost()
 
     def keep_in(self, state: CollectState, folder: Path) -> None:
         """Draws go to a file there."""
@@ -152,14 +152,12 @@ class Collect(Inference[CollectState], Stackable):
 
     # ------------------------------------------------------------------ the contract
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> CollectState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CollectState:
         """See :class:`Inference`."""
-        return self._state(self.base.init(target, theta, rng), members=1)
-
-    def _state(self, base: Any, members: int) -> CollectState:
+        base = self.base.init(target, starts, rngs)
         buffers = self.base.chain(base).buffers
         shapes = {name: list(value.shape) for name, value in buffers.items()}
-        return CollectState(base, [Rows() for _ in range(members)], {name: Rows() for name in buffers}, shapes)
+        return CollectState(base, [Rows() for _ in rngs], {name: Rows() for name in buffers}, shapes)
 
     def step(self, target: Target, state: CollectState, batch: Batch) -> tuple[CollectState, Info]:
         """See :class:`Inference`."""
@@ -190,8 +188,7 @@ class Collect(Inference[CollectState], Stackable):
         if self._is_due(state, batch.step + 1, batch.total_steps):
             if not bool(torch.isfinite(chain.theta).all()):
                 return state, Info(info.loss, NON_FINITE_THETA)
-            rows = chain.theta if chain.theta.dim() == 2 else chain.theta.unsqueeze(0)
-            for bank, row in zip(state.draws, rows, strict=True):
+            for bank, row in zip(state.draws, chain.theta, strict=True):
                 bank.append(row)
             for name, value in chain.buffers.items():
                 state.buffers[name].append(value)
@@ -215,11 +212,8 @@ class Collect(Inference[CollectState], Stackable):
             return (total - burn) // self.every - (done - burn) // self.every < self.last
         return due
 
-    def posterior(self, target: Target, state: CollectState, data: Data | None) -> Posterior:
-        """:class:`Draws`, with the trace of the chain."""
-        return self._posteriors(target, state)[0]
-
-    def _posteriors(self, target: Target, state: CollectState) -> tuple[Posterior, ...]:
+    def posteriors(self, target: Target, state: CollectState, data: Data | None) -> tuple[Posterior, ...]:
+        """:class:`Draws` for each member, with the trace of its chain."""
         if not state.draw_step:
             raise NumericalError("there are no draws yet: the run ended before the first one.")
         only = self.last if self._by_cycle and self.last is not None else 0
@@ -251,28 +245,6 @@ class Collect(Inference[CollectState], Stackable):
             draw_step=torch.tensor(state.draw_step[-draws:]),
             transitions=self.base.story(state.base, k),
         )
-
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
-    def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return isinstance(self.base, Stackable) and self.base.can_stack(target)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> CollectState:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        return self._state(self.base.init_stack(target, theta, rngs), members=len(rngs))
-
-    def step_stack(self, target: Target, state: CollectState, batch: Batch) -> tuple[CollectState, Info]:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        chain = self._before(state, batch)
-        state.base, info = self.base.step_stack(target, state.base, batch)
-        return self._after(target, state, chain, batch, info)
-
-    def posteriors_stack(self, target: Target, state: CollectState, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        return self._posteriors(target, state)
 
 
 def _as_row(chain: ChainState, temperature: float, step: int) -> Tensor:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
-from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost, Exactness, Info, Stackable
-from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Sampler
+from temperance.data.data import Batch
+from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.langevin.sampler import LangevinSampler, Sampler, SamplerWrapper
 from temperance.inference.schedules import cosine
 from temperance.model.target import Target
-from temperance.posteriors import Posterior
 
 
 @dataclass
-class CyclicalState:
+class CyclicalState(WrapperState):
     """The base's state, and how many moves the chain has made."""
 
-    base: Any
     clock: int = 0
     ended: bool = False
     begins: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Cyclical(Sampler, Stackable):
+class Cyclical(SamplerWrapper):
     """Cyclical time stepping (Zhang et al., 2020; Wenzel et al., 2020): within a cycle of P = ``cycle`` steps,
 
         c = floor + (1 − floor) · ½ (cos(π (t mod P)/P) + 1),
@@ -68,10 +64,7 @@ class Cyclical(Sampler, Stackable):
     shape: Callable[[float], float] = cosine
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, Sampler) or isinstance(self.base, Cyclical):
-            raise ArgumentError(f"`base` must be a sampler such as SGHMC; got {type(self.base).__name__}.")
-        if not self.base.takes_pace:
-            raise ArgumentError(f"`base` must have a pace to change; {type(self.base).__name__} has its own step.")
+        super().__post_init__()
         check_count(self.cycle, "cycle")
         for name in ("start", "ramp"):
             value = getattr(self, name)
@@ -87,15 +80,27 @@ class Cyclical(Sampler, Stackable):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ArgumentError(f"`{name}` must lie in [0, 1); got {getattr(self, name)!r}.")
 
-    @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the base does."""
-        return self.base.reads
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must have a pace to change."""
+        name = type(base).__name__
+        if not isinstance(base, Sampler) or isinstance(base, Cyclical):
+            refuse(
+                self,
+                base,
+                f"it takes a sampler such as SGHMC, whose time step has a pace to change, and {name} is none",
+                "Collect(Cyclical(SGHMC(lr=1e-3), cycle=500))",
+            )
+        if not base.takes_pace:
+            refuse(
+                self,
+                base,
+                f"it changes a pace, and {name} has its own step, tuned to what is accepted",
+                f"Collect({name}(...)), or Tempered({name}(...), ladder(8.0, 4)) to cross between modes",
+            )
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
-        """The pace changes what is exact at one pace only."""
-        return Exactness.APPROXIMATE
+    def facts(self) -> Facts:
+        """The base's; the pace changes what is exact at one pace only."""
+        return replace(super().facts(), exact=Exactness.APPROXIMATE)
 
     def _stands_still(self) -> int:
         preconditioner = getattr(self.base, "preconditioner", None)
@@ -117,39 +122,19 @@ class Cyclical(Sampler, Stackable):
         first = self.start + self.cycle + (2 * still if self.start else still)
         return list(range(first, steps + 1, self.cycle + still))
 
-    def cost(self) -> Cost:
-        """The base's."""
-        return self.base.cost()
-
-    def keep_in(self, state: CyclicalState, folder: Path) -> None:
-        """As the base does."""
-        self.base.keep_in(state.base, folder)
-
-    def remarks(self, state: CyclicalState) -> list[str]:
-        """As the base does."""
-        return self.base.remarks(state.base)
-
-    def chain(self, state: CyclicalState) -> ChainState:
-        """The base's."""
-        return self.base.chain(state.base)
-
     def at_end(self, state: CyclicalState) -> bool:
         """Whether the last move closed a cycle."""
         return state.ended
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> CyclicalState:
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CyclicalState:
         """See :class:`Inference`."""
-        return CyclicalState(self.base.init(target, theta, rng))
+        return CyclicalState(self.base.init(target, starts, rngs))
 
     def step(self, target: Target, state: CyclicalState, batch: Batch) -> tuple[CyclicalState, Info]:
         """See :class:`Inference`."""
         self._set_tempo(state)
         state.base, info = self.base.step(target, state.base, batch)
         return self._tick(state), info
-
-    def posterior(self, target: Target, state: CyclicalState, data: Data | None) -> Posterior:
-        """The base's."""
-        return self.base.posterior(target, state.base, data)
 
     def _set_tempo(self, state: CyclicalState) -> None:
         chain, t = self.chain(state), state.clock
@@ -174,26 +159,3 @@ class Cyclical(Sampler, Stackable):
             state.begins = past >= 0 and past % self.cycle == 0
             state.ended = state.begins and past > 0
         return state
-
-    # ------------------------------------------------------------------ all members of an ensemble at once
-
-    def can_stack(self, target: Target) -> bool:
-        """As the base can."""
-        return isinstance(self.base, Stackable) and self.base.can_stack(target)
-
-    def init_stack(self, target: Target, theta: Tensor, rngs: Sequence[torch.Generator]) -> CyclicalState:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        return CyclicalState(self.base.init_stack(target, theta, rngs))
-
-    def step_stack(self, target: Target, state: CyclicalState, batch: Batch) -> tuple[CyclicalState, Info]:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        self._set_tempo(state)
-        state.base, info = self.base.step_stack(target, state.base, batch)
-        return self._tick(state), info
-
-    def posteriors_stack(self, target: Target, state: CyclicalState, data: Data | None) -> tuple[Posterior, ...]:
-        """See :class:`Stackable`."""
-        assert isinstance(self.base, Stackable)
-        return self.base.posteriors_stack(target, state.base, data)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
 from temperance.core.status import EARLY_STOPPED, OK
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost, Exactness, Inference, Info, Stackable
+from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, refuse
 from temperance.model.target import Target
 from temperance.posteriors import Mixture, Posterior
 
@@ -29,7 +29,7 @@ class EnsembleState:
 
 
 @dataclass(frozen=True, eq=False)
-class Ensemble(Inference[EnsembleState]):
+class Ensemble(Wrapper):
     """``size`` independent runs of ``base``; their posteriors become the components of a mixture.
 
     Each member has its own initialisation (unless ``start`` is given to ``fit``) and its own order of the data. Small
@@ -45,85 +45,67 @@ class Ensemble(Inference[EnsembleState]):
     size: int = 5
     batched: bool | None = None
 
-    exact: ClassVar[Exactness] = Exactness.APPROXIMATE
-
     def __post_init__(self) -> None:
-        if not isinstance(self.base, Inference):
-            raise ArgumentError(f"`base` must be a method; got {type(self.base).__name__}.")
+        super().__post_init__()
         check_count(self.size, "size")
-        if self.base.alone:
-            raise ArgumentError(
-                "`base` chooses a noise level by evidence, and members of an ensemble would choose different ones; let "
-                "the noise be learned, Normal(), in place of Tune(noise=True)."
+
+    def check_base(self, base: Inference[Any]) -> None:
+        """Its members must have one likelihood."""
+        if base.facts().own_likelihood:
+            refuse(
+                self,
+                base,
+                "it chooses a noise level by evidence, and members of an ensemble would choose different ones",
+                "Normal(), whose noise is learned, in place of Tune(noise=True)",
             )
 
-    @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the base does."""
-        return self.base.reads
+    def facts(self) -> Facts:
+        """``size`` times the base's."""
+        base = super().facts()
+        return replace(
+            base,
+            gives=Mixture,
+            exact=Exactness.APPROXIMATE,
+            cost=base.cost.times(self.size),
+            streams=self.size * base.streams,
+        )
 
-    @property
-    def default_steps(self) -> Any:  # type: ignore[override]
-        """As the base has it."""
-        return self.base.default_steps
+    def at_once(self, target: Target, starts: Starts) -> bool:
+        """Always: how members are run is decided inside."""
+        return True
 
-    @property
-    def streams(self) -> int:
-        """One order of the data for each member."""
-        return self.size * self.base.streams
+    def on_part(self, subset: Any) -> Inference[Any] | None:
+        """An ensemble of what the base is on the part."""
+        found = self.base.on_part(subset)
+        return None if found is None else replace(self, base=found)
 
-    @property
-    def needs_held_out(self) -> bool:
-        """As the base does."""
-        return self.base.needs_held_out
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> EnsembleState:
+        """See :class:`Inference`. Each of E members asks for ``size`` of the base's."""
+        seeds = [spawn(rng) for rng in rngs for _ in range(self.size)]
+        inside, own = starts.spread(seeds), [generator(seed, "member") for seed in seeds]
+        self._check_apart(inside)
+        if self._goes_at_once(target, inside):
+            return EnsembleState(stack=self.base.init(target, inside, own), done=[False])
+        members = [self.base.init(target, inside.member(k), [rng]) for k, rng in enumerate(own)]
+        return EnsembleState(members=members, done=[False] * len(seeds))
 
-    def check_run(self, steps: int) -> None:
-        """As the base does."""
-        self.base.check_run(steps)
+    def _check_apart(self, inside: Starts) -> None:
+        """Members that train nothing must begin apart."""
+        alike = inside.given is None or len(inside.given) == 1
+        if inside.count > 1 and alike and self.base.facts().default_steps == 0:
+            name = type(self.base).__name__
+            refuse(
+                self,
+                self.base,
+                "nothing is trained, so that all members would be one and the same network",
+                f"{name}() alone, Ensemble({name}(MAP(lr=1e-3)), {self.size}), or give a row of trained weights for "
+                "each member",
+            )
 
-    def keep_in(self, state: EnsembleState, folder: Path) -> None:
-        """Each member for itself."""
-        for member in state.members:
-            self.base.keep_in(member, folder)
-        if state.stack is not None:
-            self.base.keep_in(state.stack, folder)
-
-    def remarks(self, state: EnsembleState) -> list[str]:
-        """Those of all members at once, or of each."""
-        if state.stack is not None:
-            return self.base.remarks(state.stack)
-        told = [(k, remark) for k, member in enumerate(state.members) for remark in self.base.remarks(member)]
-        return [f"member {k + 1} of {self.size}: {remark}" for k, remark in told]
-
-    def cost(self) -> Cost:
-        """``size`` times the base."""
-        each = self.base.cost()
-        return Cost(self.size * each.gradients_per_step, self.size * each.copies_of_theta)
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> EnsembleState:
-        """See :class:`Inference`. ``theta``: one start for all, or a row for each member."""
-        seeds = [spawn(rng) for _ in range(self.size)]
-        starts = self._starts(target, theta, seeds)
-        rngs = [generator(seed, "member") for seed in seeds]
-        if self._stacks(target):
-            assert isinstance(self.base, Stackable)
-            return EnsembleState(stack=self.base.init_stack(target, torch.stack(starts), rngs), done=[False])
-        members = [self.base.init(target, start, r) for start, r in zip(starts, rngs, strict=True)]
-        return EnsembleState(members=members, done=[False] * self.size)
-
-    def _starts(self, target: Target, theta: Tensor | None, seeds: list[int]) -> list[Tensor]:
-        if theta is None:
-            return [target.fresh_theta(seed) for seed in seeds]
-        if theta.dim() == 1:
-            return [theta.clone() for _ in seeds]
-        if len(theta) != self.size:
-            raise ArgumentError(f"`start` must have one row for each of the {self.size} members; got {len(theta)}.")
-        return [row.clone() for row in theta]
-
-    def _stacks(self, target: Target) -> bool:
-        able = isinstance(self.base, Stackable) and self.base.can_stack(target)
+    def _goes_at_once(self, target: Target, inside: Starts) -> bool:
+        able = self.base.at_once(target, inside)
         if self.batched is None:
-            return able and self.size > 1 and target.prefers_batched_training()
+            return able and inside.count > 1 and target.prefers_batched_training()
         if self.batched and not able:
             raise ArgumentError(
                 "`batched=True` needs a method and a network that can be batched over members (an elementwise "
@@ -132,38 +114,51 @@ class Ensemble(Inference[EnsembleState]):
         return self.batched
 
     def step(self, target: Target, state: EnsembleState, batch: Batch) -> tuple[EnsembleState, Info]:
-        """See :class:`Inference`."""
+        """See :class:`Inference`. The one place where members run one after the other."""
         if state.stack is not None:
-            assert isinstance(self.base, Stackable)
-            state.stack, info = self.base.step_stack(target, state.stack, batch)
+            state.stack, info = self.base.step(target, state.stack, batch)
             return state, info
         losses, status, info = [], OK, Info(0.0, EARLY_STOPPED)
         metrics: dict[str, list[float]] = {}
+        each = self.base.facts().streams
         for k, member in enumerate(state.members):
             if state.done[k]:
                 continue
-            state.members[k], info = self.base.step(target, member, self._share(batch, k))
+            state.members[k], info = self.base.step(target, member, _share(batch, k, each))
             losses.append(info.loss)
             for name, value in info.metrics.items():
                 metrics.setdefault(name, []).append(value)
             state.done[k] = info.done
             if not info.status.ok:
-                status = info.status.about(f"member {k + 1} of {self.size}")
+                status = info.status.about(f"member {k + 1} of {len(state.members)}")
                 break
         done = all(state.done)
         means = {name: sum(values) / len(values) for name, values in metrics.items()}
         return state, Info(sum(losses) / max(1, len(losses)), info.status if done else status, done, means)
 
-    def _share(self, batch: Batch, k: int) -> Batch:
-        if batch.streams is None:
-            return batch
-        if self.base.streams == 1:
-            return batch.stream(k)
-        return batch.stream_range(k * self.base.streams, (k + 1) * self.base.streams)
-
-    def posterior(self, target: Target, state: EnsembleState, data: Data | None) -> Posterior:
-        """A :class:`Mixture` with one component for each member."""
+    def posteriors(self, target: Target, state: EnsembleState, data: Data | None) -> tuple[Posterior, ...]:
+        """A :class:`Mixture` with ``size`` components for each member."""
         if state.stack is not None:
-            assert isinstance(self.base, Stackable)
-            return Mixture(self.base.posteriors_stack(target, state.stack, data))
-        return Mixture(tuple(self.base.posterior(target, member, data) for member in state.members))
+            found = list(self.base.posteriors(target, state.stack, data))
+        else:
+            found = [part for member in state.members for part in self.base.posteriors(target, member, data)]
+        return tuple(Mixture(tuple(found[k : k + self.size])) for k in range(0, len(found), self.size))
+
+    def keep_in(self, state: EnsembleState, folder: Path) -> None:
+        """Each member for itself."""
+        for member in state.members if state.stack is None else [state.stack]:
+            self.base.keep_in(member, folder)
+
+    def remarks(self, state: EnsembleState) -> list[str]:
+        """Those of all members at once, or of each."""
+        if state.stack is not None:
+            return self.base.remarks(state.stack)
+        told = [(k, remark) for k, member in enumerate(state.members) for remark in self.base.remarks(member)]
+        return [f"member {k + 1} of {len(state.members)}: {remark}" for k, remark in told]
+
+
+def _share(batch: Batch, k: int, each: int) -> Batch:
+    """The streams of member ``k``, which takes ``each`` of them."""
+    if batch.streams is None:
+        return batch
+    return batch.stream(k) if each == 1 else batch.stream_range(k * each, (k + 1) * each)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +14,33 @@ from torch import Tensor
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
-from temperance.inference.base import Cost, Exactness, Inference, Info
-from temperance.inference.curvature.laplace import Laplace
+from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState
 from temperance.inference.curvature.subsets import Subnetwork
-from temperance.model.priors.base import RestrictedPrior
 from temperance.model.target import Target
-from temperance.model.theta import Selector, Subset, selected
-from temperance.posteriors import Posterior, Pushforward
+from temperance.model.theta import Subset, check_subset
+from temperance.posteriors import Point, Posterior, Pushforward
 
 
 @dataclass
-class OnState:
+class OnState(WrapperState):
     """The method's own state, θ as it was at the start, and the smaller target that the method works on."""
 
-    inner: Any
-    start: Tensor
+    rest: Tensor
     target: Target | None = field(default=None, metadata=SCRATCH)
 
 
 @dataclass(frozen=True, eq=False)
-class On(Inference[OnState]):
-    """``method`` over the parameters that ``subset`` names; all others stay as ``start`` has them.
+class On(Wrapper):
+    """``base`` over the parameters that ``subset`` names; all others stay as ``start`` has them, or as the network was
+    given: the same as ``base`` on ``Target(..., subset=subset)``.
 
-    A ``Laplace`` with a base is an exception that saves a second fit: its base trains the whole network, and only the
-    curvature is that of the subset.
+    The Laplace family is an exception that saves a second fit: its base trains the whole network, and only the
+    curvature is that of the subset. An ``Ensemble`` of such a method is an ensemble of it on the subset.
 
     Args:
         subset: ``last_layer``, ``biases``, a name, prefix or pattern, several of them, or a predicate; for a
             ``Laplace`` also ``LargestVariance(k)`` or ``LargestMagnitude(k)``.
-        method: any method.
+        base: any method.
 
     >>> import temperance as tp
     >>> train, test = tp.data.load("iris")
@@ -51,128 +51,121 @@ class On(Inference[OnState]):
     """
 
     subset: Subset | Subnetwork
-    method: Inference[Any]
+    base: Inference[Any]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, Inference):
-            raise ArgumentError(f"`method` must be a method such as Laplace(...); got {self.method!r}.")
-        if not (isinstance(self.subset, str | tuple | list | Selector | Subnetwork) or callable(self.subset)):
-            raise ArgumentError(f"`subset` must name parameters, e.g. last_layer or 'head'; got {self.subset!r}.")
-        if isinstance(self.subset, Subnetwork) and not isinstance(self.method, Laplace):
-            raise ArgumentError("`subset`: single weights are for Laplace only; name parameters for other methods.")
-        if isinstance(self.method, Laplace):
-            if self.method.on is not None:
-                raise ArgumentError("`method` is a Laplace that has its own `on`; give one of the two.")
-            object.__setattr__(self, "_laplace", replace(self.method, on=self.subset))
+        super().__post_init__()
+        if self.subset is None or not isinstance(self.subset, Subnetwork):
+            if self.subset is None:
+                raise ArgumentError("`subset` must name parameters, e.g. last_layer or 'head'; got None.")
+            check_subset(self.subset, "subset")
+        if isinstance(self.subset, Subnetwork) and self._whole is None:
+            raise ArgumentError(
+                f"On cannot wrap {type(self.base).__name__} with single weights (`subset`={self.subset!r}): they are "
+                "for the Laplace family only. Name parameters, e.g. On(last_layer, ...)."
+            )
 
-    @property
-    def _inner(self) -> Inference[Any]:
-        found: Inference[Any] = getattr(self, "_laplace", self.method)
-        return found
+    @cached_property
+    def _whole(self) -> Inference[Any] | None:
+        """The method that trains everything and spreads the part, where the base is of that kind."""
+        return self.base.on_part(self.subset)
 
-    @property
-    def exact(self) -> Exactness:  # type: ignore[override]
-        """Not over all of θ."""
-        return Exactness.APPROXIMATE
+    def facts(self) -> Facts:
+        """The base's, of a shorter θ, and the θ that the rest stays at."""
+        whole = self._whole
+        if whole is not None:
+            return whole.facts()
+        base = self.base.facts()
+        gives = Point if issubclass(base.gives, Point) else Pushforward
+        return replace(base, gives=gives, exact=Exactness.APPROXIMATE, cost=base.cost.plus(1))
 
-    @property
-    def reads(self) -> Any:  # type: ignore[override]
-        """As the method does."""
-        return self.method.reads
+    def on_part(self, subset: Any) -> Inference[Any] | None:
+        """The part of a part is not told to the Laplace family."""
+        if self._whole is not None:
+            raise ArgumentError(
+                f"On cannot wrap an On of {type(self.base).__name__}: there are two subsets. Name one: "
+                f"On({self.subset!r}, ...)."
+            )
+        return None
 
-    @property
-    def default_steps(self) -> int | None:  # type: ignore[override]
-        """As the method has it."""
-        return self.method.default_steps
-
-    @property
-    def streams(self) -> int:
-        """As the method has it."""
-        return self.method.streams
-
-    @property
-    def needs_held_out(self) -> bool:
-        """As the method does."""
-        return self.method.needs_held_out
-
-    @property
-    def alone(self) -> bool:
-        """As the method is."""
-        return self.method.alone
-
-    def check_run(self, steps: int) -> None:
-        """As the method does."""
-        self.method.check_run(steps)
-
-    def keep_in(self, state: OnState, folder: Path) -> None:
-        """As the method does."""
-        self._inner.keep_in(state.inner, folder)
-
-    def remarks(self, state: OnState) -> list[str]:
-        """As the method does."""
-        return self._inner.remarks(state.inner)
-
-    def cost(self) -> Cost:
-        """That of the method, of a shorter θ, and the θ that the rest stays at."""
-        each = self.method.cost()
-        return each if isinstance(self.method, Laplace) else Cost(each.gradients_per_step, each.copies_of_theta + 1)
-
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> OnState:
-        """See :class:`Inference`."""
-        if isinstance(self._inner, Laplace):
-            return OnState(self._inner.init(target, theta, rng), torch.zeros(0))
-        start = target.initial_theta() if theta is None else theta
-        if start.dim() != 1:
-            raise ArgumentError(f"`start` must be a vector for On; got a matrix of shape {tuple(start.shape)}.")
-        made = OnState(None, start.clone())
-        smaller = self._target(target, made)
-        made.inner = self._inner.init(smaller, smaller.initial_theta(), rng)
-        return made
+    def at_once(self, target: Target, starts: Starts) -> bool:
+        """As the base can on the part, where all members have the same rest."""
+        whole = self._whole
+        if whole is not None:
+            return whole.at_once(target, starts)
+        if starts.given is not None and len(starts.given) > 1:
+            known = torch.ones(target.layout.size, dtype=torch.bool)
+            known[target.places(self._names(target))] = False
+            rest = starts.given[:, known.to(starts.given.device)]
+            if not bool((rest == rest[0]).all()):
+                return False
+        index, smaller = self._part(target, self._rest(target, starts))
+        return self.base.at_once(smaller, starts.of_part(index))
 
     def _names(self, target: Target) -> list[str]:
-        inside = {e.name for e in target.layout.network_entries}
         assert not isinstance(self.subset, Subnetwork)
-        found = [name for name, _ in selected(target.network, self.subset) if name in inside]
-        if not found:
-            raise ArgumentError(f"`subset` must name parameters that are random in the target; got {self.subset!r}.")
-        return found
+        inside = isinstance(self.base, On) and not isinstance(self.base.subset, Subnetwork)
+        names = target.names(self.subset)
+        if inside:
+            assert isinstance(self.base, On)
+            common = set(names) & set(target.names(self.base.subset))  # type: ignore[arg-type]
+            if not common:
+                raise ArgumentError(
+                    f"`base`: On cannot wrap On where their subsets have nothing in common; {self.subset!r} and "
+                    f"{self.base.subset!r} share no parameter. Write one On(subset, method)."
+                )
+        return names
 
-    def _index(self, target: Target, names: list[str]) -> Tensor:
-        """Places in θ of the random numbers, what the likelihood learns included."""
-        chosen = set(names)
-        entries = [e for e in target.layout.entries if e.name in chosen or e.role == "likelihood"]
-        return torch.cat([torch.arange(e.start, e.stop) for e in entries])
+    def _rest(self, target: Target, starts: Starts) -> Tensor:
+        """θ of the start: its part outside of the subset is what stays."""
+        return target.initial_theta() if starts.given is None else starts.given[0].clone()
 
-    def _target(self, target: Target, state: OnState) -> Target:
+    def _part(self, target: Target, rest: Tensor) -> tuple[Tensor, Target]:
+        names = self._names(target)
+        return target.places(names), target.restrict(names, rest)
+
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> OnState:
+        """See :class:`Inference`."""
+        whole = self._whole
+        if whole is not None:
+            return OnState(whole.init(target, starts, rngs), torch.zeros(0))
+        rest = self._rest(target, starts)
+        index, smaller = self._part(target, rest)
+        return OnState(self.base.init(smaller, starts.of_part(index), rngs), rest, smaller)
+
+    def _here(self, target: Target, state: OnState) -> tuple[Inference[Any], Target]:
+        """Who works, and on which target."""
+        whole = self._whole
+        if whole is not None:
+            return whole, target
         if state.target is None:
-            names = self._names(target)
-            target.workspace.attach(state.start, None)
-            made = Target(
-                target.network,
-                target.likelihood,
-                RestrictedPrior.of(target.bound_prior, target.layout, names),
-                target.temperature,
-                likelihood_temperature=target.likelihood_temperature,
-                subset=names,
-                freeze_batch_norm=target.workspace.freeze_batch_norm,
-            )
-            target.workspace.detach()
-            made.workspace.example = target.workspace.example
-            made.workspace.learned_start = {
-                e.name: state.start[e.start : e.stop].clone() for e in target.layout.entries if e.role == "likelihood"
-            }
-            state.target = made
-        return state.target
+            state.target = self._part(target, state.rest)[1]
+        return self.base, state.target
 
     def step(self, target: Target, state: OnState, batch: Batch) -> tuple[OnState, Info]:
         """A step of the method."""
-        here = target if isinstance(self._inner, Laplace) else self._target(target, state)
-        state.inner, info = self._inner.step(here, state.inner, batch)
+        method, here = self._here(target, state)
+        state.base, info = method.step(here, state.base, batch)
         return state, info
 
-    def posterior(self, target: Target, state: OnState, data: Data | None) -> Posterior:
-        """A :class:`Pushforward`; of a Laplace, its own posterior with zero variance elsewhere."""
-        if isinstance(self._inner, Laplace):
-            return self._inner.posterior(target, state.inner, data)
-        found = self._inner.posterior(self._target(target, state), state.inner, data)
-        return Pushforward(found, self._index(target, self._names(target)), state.start.clone())
+    def posteriors(self, target: Target, state: OnState, data: Data | None) -> tuple[Posterior, ...]:
+        """A :class:`Pushforward` for each member (points stay points); of the Laplace family, its own."""
+        method, here = self._here(target, state)
+        found = method.posteriors(here, state.base, data)
+        if method is not self.base:
+            return found
+        index = target.places(self._names(target))
+        return tuple(_in_place(part, index, state.rest) for part in found)
+
+    def keep_in(self, state: OnState, folder: Path) -> None:
+        """As the method does."""
+        (self._whole or self.base).keep_in(state.base, folder)
+
+    def remarks(self, state: OnState) -> list[str]:
+        """As the method does."""
+        return (self._whole or self.base).remarks(state.base)
+
+
+def _in_place(part: Posterior, index: Tensor, rest: Tensor) -> Posterior:
+    made = Pushforward(part, index, rest.clone())
+    return Point(made.mean, part.buffers) if isinstance(part, Point) else made

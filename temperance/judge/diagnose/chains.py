@@ -30,9 +30,12 @@ def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Draws,
         posterior, target = run.posterior, run.target if target is None else target
     else:
         posterior = run
-    chains = chains_of(posterior)
     if target is None:
         raise ArgumentError("`target` must be given where `run` is not what `fit` returned; got None.")
+    found = [part.inside(target) for _, part in posterior.parts()]  # of a part of θ: in the coordinates of that part
+    chains = tuple(chain for _, part in found for chain in chains_of(part))
+    target = found[0][0]
+    assert target is not None
     if chains[0].size != target.layout.size:
         raise ArgumentError(
             f"`run` must hold draws of the target's {target.layout.size} parameters; got {chains[0].size}."
@@ -42,14 +45,14 @@ def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Draws,
 
 def chains_of(posterior: Posterior) -> tuple[Draws, ...]:
     """The chains inside, mixtures of mixtures included."""
-    if isinstance(posterior, Draws):
-        return (posterior,)
-    if isinstance(posterior, Mixture):
-        return tuple(chain for component in posterior.components for chain in chains_of(component))
-    raise ArgumentError(
-        "`run` must hold draws of a sampler: a Fitted, Draws, or a Mixture with one Draws for each chain; got "
-        f"{type(posterior).__name__}."
-    )
+    found = [part for _, part in posterior.parts()]
+    other = [part for part in found if not isinstance(part, Draws)]
+    if other:
+        raise ArgumentError(
+            "`run` must hold draws of a sampler: a Fitted, Draws, or a Mixture with one Draws for each chain; got "
+            f"{type(other[0]).__name__}."
+        )
+    return tuple(part for part in found if isinstance(part, Draws))
 
 
 def stack_chains(chains: Sequence[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.data.data import Data
 from temperance.model.target import Target
-from temperance.posteriors.curve import Path
+from temperance.posteriors.curve import CurvePosterior
 from temperance.run.fitted import Fitted
 
 _AT_ONCE = 8  # settings of θ evaluated together
@@ -54,23 +54,26 @@ def _barrier(loss: Tensor) -> float:
     return float(loss.max() - torch.maximum(loss[0], loss[-1]))
 
 
-def loss_along(run: Fitted | Path, data: Any, points: int = 61, target: Target | None = None) -> PathLoss:
+def loss_along(run: Fitted | CurvePosterior, data: Any, points: int = 61, target: Target | None = None) -> PathLoss:
     """The mean negative log-likelihood of ``data`` at ``points`` evenly spaced places of a path, both ends included.
 
-    ``run`` is what ``fit`` returned for a ``Curve``, or a :class:`Path` with its ``target``.
+    ``run`` is what ``fit`` returned for a ``Curve``, or a :class:`CurvePosterior` with its ``target``.
 
     >>> import temperance as tp
-    >>> from temperance.posteriors.curve import Path
+    >>> from temperance.posteriors.curve import CurvePosterior
     >>> target = tp.Target(torch.nn.Linear(1, 1, bias=False), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
-    >>> found = loss_along(Path(torch.tensor([[0.0], [2.0]])), (torch.ones(4, 1), torch.ones(4, 1)), 3, target)
+    >>> path, ones = CurvePosterior(torch.tensor([[0.0], [2.0]])), torch.ones(4, 1)
+    >>> found = loss_along(path, (ones, ones), 3, target)
     >>> found.loss - found.loss.min(), found.disagreement
     (tensor([0.5000, 0.0000, 0.5000], dtype=torch.float64), tensor([0., 1., 2.], dtype=torch.float64))
     """
     path = run.posterior if isinstance(run, Fitted) else run
     if isinstance(run, Fitted) and target is None:
         target = run.target
-    if not isinstance(path, Path):
-        raise ArgumentError(f"`run` must be a Path, or what fit returned for a Curve; got {type(path).__name__}.")
+    if not isinstance(path, CurvePosterior):
+        raise ArgumentError(
+            f"`run` must be a CurvePosterior, or what fit returned for a Curve; got {type(path).__name__}."
+        )
     if target is None:
         raise ArgumentError("`target` must be given where `run` is not what `fit` returned; got None.")
     if path.size != target.layout.size:
@@ -88,7 +91,7 @@ def loss_along(run: Fitted | Path, data: Any, points: int = 61, target: Target |
     return PathLoss(t, curve[0], line[0], curve[1], line[1])
 
 
-def _measure(path: Path, t: Tensor, data: Data, target: Target) -> tuple[Tensor, Tensor]:
+def _measure(path: CurvePosterior, t: Tensor, data: Data, target: Target) -> tuple[Tensor, Tensor]:
     """Mean loss, and disagreement with the first end, at each t."""
     loss, change, numbers = torch.zeros_like(t), torch.zeros_like(t), 0
     classes = isinstance(target.likelihood.outcome, Categories)

@@ -75,10 +75,13 @@ PRESETS = {
 class TwoGaussians(tp.SWAG):
     """SWAG whose posterior has two parts, made of the same walk: with the low-rank covariance, and the diagonal."""
 
-    def posterior(self, target: tp.Target, state: Any, data: tp.data.Data | None) -> tp.posteriors.Posterior:
+    def posteriors(
+        self, target: tp.Target, state: Any, data: tp.data.Data | None
+    ) -> tuple[tp.posteriors.Posterior, ...]:
         """A mixture of the two; they are meant to be looked at one by one."""
         diagonal = tp.SWAG(self.base, rank=0, start=self.start, every=self.every, lr=self.lr, draws=self.draws)
-        return tp.posteriors.Mixture((super().posterior(target, state, data), diagonal.posterior(target, state, data)))
+        pairs = zip(super().posteriors(target, state, data), diagonal.posteriors(target, state, data), strict=True)
+        return tuple(tp.posteriors.Mixture(pair) for pair in pairs)
 
 
 def cells(settings: SwagSettings) -> list[Cell]:

@@ -97,7 +97,7 @@ def run(settings: TableSettings, cell: Cell) -> dict[str, Any]:
         "log_loss": -float(raw.log_prob(test.y).double().mean()),
         "calibrated": -float(mended.log_prob(test.y).double().mean()),
         "seconds": seconds,
-        "gradients": method.cost().gradients_per_step,
+        "gradients": method.facts().cost.gradients_per_step,
         "plain_noise": isinstance(target.likelihood, tp.Normal),
     }
 

@@ -91,7 +91,7 @@ def run(settings: ValleySettings, cell: Cell) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": settings.batch_size, "seed": seed}
     fitted = fit(target, tp.Curve(base, bends=cell["bends"]), data, steps=2 * steps, **options)
     path = fitted.posterior
-    assert isinstance(path, tp.posteriors.Path)
+    assert isinstance(path, tp.posteriors.CurvePosterior)
     further = fit(target, base, data, steps=steps, start=path.points[0], **options)
     on_train, on_test = (diagnose.loss_along(fitted, rows, settings.points) for rows in (data, test))
 

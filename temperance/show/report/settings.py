@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 
 from temperance.core.version import __version__
+from temperance.inference import Inference
 from temperance.run.fitted import Fitted
 from temperance.show.report.html import Markup, Section, table, tag
 from temperance.show.report.references import citation, papers
@@ -69,8 +70,8 @@ def _of_fit(fitted: Fitted) -> Iterator[tuple[object, object]]:
         yield "batch size", f"{run['batch_size']:,}"
     yield "ended", f"{info.status.code}{': ' + info.status.message if info.status.message else ''}"
     yield "time", f"{number(float(info.seconds))} s"
-    if fitted.method is not None and hasattr(fitted.method, "cost"):
-        cost = fitted.method.cost()
+    if isinstance(fitted.method, Inference):
+        cost = fitted.method.facts().cost
         copies = number(float(cost.copies_of_theta))
         yield "cost", f"{number(float(cost.gradients_per_step))} gradients a step, {copies} copies of the weights held"
     if info.data.get("rows"):

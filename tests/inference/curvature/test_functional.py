@@ -61,9 +61,9 @@ def test_what_it_refuses():
     with pytest.raises(ArgumentError, match="Gaussian"):
         tp.fit(target(tp.StudentTPrior(4.0, 1.0)), tp.FunctionalLaplace(), (X, Y))
     made = target()
-    state = tp.FunctionalLaplace().init(made, None, torch.Generator())
+    state = tp.FunctionalLaplace().init(made, tp.Starts(), [torch.Generator()])
     with pytest.raises(NeedsData):
-        tp.FunctionalLaplace().posterior(made, state, None)
+        tp.FunctionalLaplace().posteriors(made, state, None)[0]
     wide = tp.Target(nn.Linear(3, 3), tp.Categorical(), tp.GaussianPrior(1.0))
     with pytest.raises(ArgumentError, match="draws of weights"):
         tp.fit(wide, tp.FunctionalLaplace(), (X, Y)).posterior.sample(2)

@@ -304,7 +304,7 @@ def test_warmup_finds_scales_correlations_and_acceptance():
 def test_warmup_is_no_draw_and_tells_the_run_its_length():
     target, data = classifier(), moons()
     method = tp.Collect(tp.Warmup(tp.NUTS(max_depth=3), 20, mass="none"), last=15)
-    assert method.default_steps == 35
+    assert method.facts().default_steps == 35
     fitted = tp.fit(target, method, data, progress=False)
     assert fitted.info.steps == 35
     assert len(fitted.posterior.theta) == 15
@@ -387,7 +387,7 @@ def test_one_member_after_another_says_which_diverged():
 
 def test_temperatures_too_far_apart_are_remarked_on():
     method = tp.Tempered(tp.HMC(step_size=0.02, length=3), (1.0, 2.0, 1e6))
-    state = method.init(classifier(), None, torch.Generator())
+    state = method.init(classifier(), tp.Starts(), [torch.Generator()])
     state.done, state.offered, state.swapped = 100, torch.tensor([50, 50]), torch.tensor([30, 0])
     (remark,) = method.remarks(state)
     assert "2 and 1e+06 hardly ever change places (0.0% of offers)" in remark

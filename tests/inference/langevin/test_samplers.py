@@ -36,7 +36,7 @@ def quadratic(k: float, temperature: float = 1.0, rows: int = 1, size: int = SIZ
 
 
 def run(method, target, batch, steps, heat=1.0):
-    state = method.init(target, None, generator(0, "test"))
+    state = method.init(target, tp.Starts(), [generator(0, "test")])
     method.chain(state).heat = heat
     for _ in range(steps):
         state, info = method.step(target, state, batch)
@@ -122,7 +122,7 @@ def noisy(method, k, s, temperature, steps):
     from temperance.inference.langevin.sampler import Tempo
 
     target, _ = quadratic(k, temperature, size=4000)
-    chain = method.init(target, None, generator(0, "test"))
+    chain = method.init(target, tp.Starts(), [generator(0, "test")])
     rng = torch.Generator().manual_seed(1)
     for _ in range(steps):
         torch.mul(chain.theta, k, out=chain.grad)
@@ -136,7 +136,7 @@ def test_frozen_psgld_is_langevin_with_a_step_for_each_weight():
     method = tp.PSGLD(lr=0.01, adapt=1, epsilon=1e-2)
     lr, k = 0.01, 4.0
     target, batch = quadratic(k)
-    state = method.init(target, None, generator(0, "test"))
+    state = method.init(target, tp.Starts(), [generator(0, "test")])
     state.theta.fill_(0.05)  # gradients k θ = 0.2 in the first step, which stay as V
     for _ in range(900):
         state, _ = method.step(target, state, batch)
@@ -149,7 +149,7 @@ def test_a_pace_scales_h_and_not_the_learning_rate():
     target, batch = quadratic(k)
     paced = tp.SGHMC(lr=lr, momentum=beta)
     slow = tp.SGHMC(lr=c * c * lr, momentum=1 - c * (1 - beta))
-    states = [m.init(target, None, generator(0, "test")) for m in (paced, slow)]
+    states = [m.init(target, tp.Starts(), [generator(0, "test")]) for m in (paced, slow)]
     states[0].pace = c
     for _ in range(50):
         for m, state in zip((paced, slow), states, strict=True):
@@ -163,7 +163,7 @@ def test_baoab_pace_is_that_of_the_protocol():
     target, batch = quadratic(1.0)
     slow = tp.BAOAB(lr=c * c * (beta**c + 1) / (beta + 1) * lr, momentum=beta**c)
     paced = tp.BAOAB(lr=lr, momentum=beta)
-    states = [m.init(target, None, generator(0, "test")) for m in (paced, slow)]
+    states = [m.init(target, tp.Starts(), [generator(0, "test")]) for m in (paced, slow)]
     states[0].pace = c
     for _ in range(50):
         for m, state in zip((paced, slow), states, strict=True):
@@ -176,7 +176,7 @@ def test_without_heat_it_is_sgd_with_momentum_step_for_step(cold):
     problem = linear_gaussian()
     target = problem.target.with_temperature(1e-40 if cold == "temperature" else 1.0)
     method = tp.SGHMC(lr=0.01, momentum=0.9)
-    state = method.init(target, None, generator(0, "test"))
+    state = method.init(target, tp.Starts(), [generator(0, "test")])
     state.heat = 0.0 if cold == "heat" else 1.0
     theta = target.initial_theta().requires_grad_()
     sgd = torch.optim.SGD([theta], lr=0.01, momentum=0.9)
@@ -193,7 +193,7 @@ def test_new_masses_keep_the_kinetic_temperature_of_every_tensor():
     problem = linear_gaussian()
     method = tp.SGHMC(lr=0.01, preconditioner=tp.Layerwise(batches=3))
     target = problem.target
-    state = method.init(target, None, generator(0, "test"))
+    state = method.init(target, tp.Starts(), [generator(0, "test")])
     batches = [b for epoch in range(9) for b in problem.data.batches(8, seed=0, epoch=epoch)]
     for batch in batches[:20]:
         state, _ = method.step(target, state, batch)
@@ -216,14 +216,14 @@ def test_new_masses_keep_the_kinetic_temperature_of_every_tensor():
 def test_masses_are_those_of_the_protocol():
     problem = linear_gaussian()
     target, method = problem.target, tp.SGHMC(lr=0.01, preconditioner=tp.Layerwise(batches=5))
-    state = method.init(target, None, generator(0, "test"))
+    state = method.init(target, tp.Starts(), [generator(0, "test")])
     grad, theta = torch.zeros_like(state.theta), state.theta.clone()
     total = torch.zeros_like(theta)
     for batch in list(problem.data.batches(8, seed=0))[:5]:
-        target.gradient(theta, batch, grad)
+        target.gradients(theta, batch, grad)
         total += grad.square() / 5
         state, _ = method.step(target, state, batch)
-    mass = torch.stack([(total[e.start : e.stop].mean() + 1e-7).sqrt() for e in target.layout.entries])
+    mass = torch.stack([(total[:, e.start : e.stop].mean() + 1e-7).sqrt() for e in target.layout.entries])
     assert torch.allclose(state.scale, (mass / mass.min()).rsqrt(), rtol=1e-9)
     assert torch.equal(state.theta, theta)
 
@@ -245,12 +245,12 @@ def test_masses_do_not_change_what_is_sampled(method):
     target = tp.Target(Blind(*sizes), tp.Normal(scale=1.0), prior)
     x = torch.zeros(1, 1, dtype=torch.float64)
     batch = Batch(x, x, num_data=1)
-    state = method.init(target, torch.full((12000,), 0.3, dtype=torch.float64), generator(0, "test"))
+    state = method.init(target, tp.Starts.of(torch.full((12000,), 0.3, dtype=torch.float64)), [generator(0, "test")])
     for _ in range(600):
         state, _ = method.step(target, state, batch)
-    assert float(state.scale[1]) == pytest.approx(25**-0.5, rel=1e-3)
+    assert float(state.scale[0, 1]) == pytest.approx(25**-0.5, rel=1e-3)
     for entry, curvature in zip(target.layout.entries, k, strict=True):
-        found = float(state.theta[entry.start : entry.stop].square().mean()) * float(curvature)
+        found = float(state.theta[:, entry.start : entry.stop].square().mean()) * float(curvature)
         assert abs(found - 1.0) < 0.25 * method.lr * 10 + 0.1  # the known bias of the step, with masses at most ℓ k / 4
 
 
@@ -276,7 +276,7 @@ def test_metropolis_keeps_the_law_where_the_step_is_coarse():
     x = torch.zeros(1, 1, dtype=torch.float64)
     batch = Batch(x, x, num_data=1)
     method = tp.GGMC(lr=0.08, momentum=0.5, length=1)
-    state = method.init(target, None, generator(0, "test"))
+    state = method.init(target, tp.Starts(), [generator(0, "test")])
     draws = []
     for _ in range(8_000):
         state, _ = method.step(target, state, batch)

@@ -142,7 +142,7 @@ def test_one_step_is_the_formula(kind, name, space, batched):
     target = tp.Target(network, tp.Normal(), prior, temperature=0.3, likelihood_temperature=0.5)
     data = target.prepare(tp.data.Data(NUMBERS[0].double(), NUMBERS[1].double()))
     method = METHODS[kind](4, kernel, space, lr=1.0, optimizer=SGD, batched=batched)
-    state = method.init(target, None, torch.Generator().manual_seed(0))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
     state.theta[:, -1] += torch.linspace(-1, 1, 4, dtype=torch.float64)  # different noise levels
     before = state.theta.clone()
     batch = next(iter(data.batches(13)))
@@ -333,7 +333,7 @@ def test_the_expected_force_does_not_depend_on_the_batch_size(kind):
     target = tp.Target(tp.nn.MLP(3, [5], 2).double(), tp.Normal(), GaussianPrior(1.0), temperature=0.5)
     data = target.prepare(tp.data.Data(NUMBERS[0].double(), NUMBERS[1].double()))
     method = METHODS[kind](4, space="weights", lr=1.0, optimizer=SGD)
-    state = method.init(target, None, torch.Generator().manual_seed(0))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
     start = state.theta.clone()
 
     def move(size: int) -> Tensor:

@@ -46,13 +46,13 @@ def walk(method, iterates, monkeypatch, temperature=1.0, first=0):
         return state, Info(0.0)
 
     monkeypatch.setattr(tp.MAP, "step", visit)
-    state = method.init(target, None, torch.Generator())
+    state = method.init(target, tp.Starts(), [torch.Generator()])
     total = len(iterates)
     for step in range(total):
         batch = Batch(data.x, data.y, 12, step=step, last=True, progress=step / total, total_steps=total)
         state, info = method.step(target, state, batch)
         assert info.status.ok
-    return method.posterior(target, state, None)
+    return method.posteriors(target, state, None)[0]
 
 
 def naive(iterates, rank, temperature=1.0):
@@ -121,7 +121,7 @@ def test_collects_what_sgd_visits_with_the_learning_rate_asked_for(monkeypatch):
         state, info = original(self, target, state, batch)
         rates.append(state.optimizer.param_groups[0]["lr"])
         if batch.last:
-            seen.append(state.theta.detach().clone())
+            seen.append(state.theta[0].detach().clone())
         return state, info
 
     monkeypatch.setattr(tp.MAP, "step", step)

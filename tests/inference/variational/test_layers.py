@@ -107,7 +107,7 @@ def gradients(target, data, estimator, count, family=None, seed=0):
     method = tp.Variational(
         family or tp.MeanField(), 1e-40, torch.optim.SGD, estimator=estimator, initial_scale=0.4, kl="closed"
     )
-    state = method.init(target, None, torch.Generator().manual_seed(seed))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(seed)])
     batch = next(iter(data.full_pass(len(data))))
     before, found = state.phi.clone(), []
     for _ in range(count):

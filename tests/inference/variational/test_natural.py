@@ -57,7 +57,7 @@ def test_three_steps_of_ivon_by_hand():
     net = nn.Linear(3, 1, bias=False, dtype=F64)
     target = tp.Target(net, tp.Normal(scale=0.5), prior, 0.7, likelihood_temperature=1.5)
     method = tp.IVON(lr=0.2, betas=(0.8, 0.95), initial_hessian=3.0, samples=2, schedule=tp.cosine, clip=0.05)
-    state = method.init(target, None, torch.Generator().manual_seed(1))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(1)])
     data = target.prepare(Data(x, y))
     stream = NormalStream(state.noise_seed)
 
@@ -85,7 +85,7 @@ def test_three_steps_of_ivon_by_hand():
         np.testing.assert_allclose(state.hessian.numpy(), h, rtol=1e-10)
         np.testing.assert_allclose(state.mean.numpy(), m, rtol=1e-10)
     assert clipped
-    posterior = method.posterior(target, state, None)
+    posterior = method.posteriors(target, state, None)[0]
     np.testing.assert_allclose(posterior.covariance().diagonal().numpy(), 0.7 / (n * (h + delta)), rtol=1e-10)
 
 
@@ -103,7 +103,7 @@ def test_two_steps_of_vogn_by_hand():
     problem = conjugate_regression()
     target, data = problem.target, problem.target.prepare(problem.data)
     method = tp.VOGN(lr=0.3, betas=(0.5, 0.8), initial_hessian=50.0, curvature="gradients")
-    state = method.init(target, None, torch.Generator().manual_seed(1))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(1)])
     stream = NormalStream(state.noise_seed)
     m, h, average = target.initial_theta().clone(), torch.full((3,), 50.0, dtype=F64), torch.zeros(3, dtype=F64)
     batch = next(iter(data.full_pass(10)))

@@ -228,7 +228,7 @@ def test_priors_that_are_not_gaussian(name):
 def gradients(target, data, count, seed=0, **options):
     """Estimates of the gradient in φ at one φ: the learning rate is too small to move it."""
     method = tp.Variational(lr=1e-40, optimizer=torch.optim.SGD, initial_scale=0.4, **options)
-    state = method.init(target, None, torch.Generator().manual_seed(seed))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(seed)])
     batch = next(iter(data.full_pass(len(data))))
     rows = []
     for _ in range(count):

@@ -61,7 +61,7 @@ def test_cycles_wait_for_the_preconditioner():
 def test_the_tempo_of_a_cycle():
     method = tp.Cyclical(tp.SGHMC(lr=0.01), cycle=8, start=6, ramp=4, explore=0.25, floor=0.1)
     problem = linear_gaussian()
-    state = method.init(problem.target, None, generator(0, "test"))
+    state = method.init(problem.target, tp.Starts(), [generator(0, "test")])
     batch = next(iter(problem.data.full_pass(40)))
     heats, paces = [], []
     for _ in range(14):
@@ -273,7 +273,7 @@ def test_bad_input(call, message):
 def test_n_must_match_the_data(method):
     problem = linear_gaussian()
     batch = next(iter(problem.data.full_pass(40)))
-    state = method.init(problem.target, None, generator(0, "test"))
+    state = method.init(problem.target, tp.Starts(), [generator(0, "test")])
     with pytest.raises(tp.errors.ArgumentError, match="`num_data` must be"):
         method.step(problem.target, state, dataclasses.replace(batch, num_data=4))
 
@@ -313,7 +313,7 @@ def modes_found(method, steps, seed, at_least):
     prior = tp.MixturePrior(tuple(tp.GaussianPrior(0.03**0.5, mean=m) for m in places))
     target = tp.Target(Blind(), tp.Normal(scale=1.0), prior)
     x = torch.zeros(1, 1, dtype=torch.float64)
-    state = method.init(target, None, generator(seed, "grid"))
+    state = method.init(target, tp.Starts(), [generator(seed, "grid")])
     chain, rows = method.chain(state), []
     batch = Batch(x, x, num_data=1)
     for _ in range(steps):

@@ -45,7 +45,7 @@ def test_members_have_their_own_start_and_order():
     rows = torch.stack([start, start + 1])
     apart = tp.fit(target, tp.Ensemble(tp.MAP(lr=1e-9), 2), DATA, epochs=1, start=rows)
     assert torch.allclose(apart.posterior.components[1].theta, start + 1, atol=1e-4)
-    with pytest.raises(ArgumentError, match="one row for each of the 3 members"):
+    with pytest.raises(ArgumentError, match="a row for each of the 3 members"):
         tp.fit(target, tp.Ensemble(tp.MAP(), 3), DATA, epochs=1, start=rows)
 
 
@@ -131,7 +131,7 @@ def test_anchored_needs_what_it_needs():
         tp.fit(learned, tp.Anchored(target_noise=True), data, epochs=1)
     tp.fit(learned, tp.Anchored(), data, epochs=1)
     tp.fit(target_of(tp.nn.MLP(3, [8], 4)), tp.Ensemble(tp.Anchored(), 2), DATA, epochs=1)
-    with pytest.raises(ArgumentError, match="`base` must be MAP"):
+    with pytest.raises(ArgumentError, match="`base`: Anchored cannot wrap"):
         tp.Anchored(tp.Ensemble(tp.MAP(), 2))
     for size in (0, -1, 2.5, "3"):
         with pytest.raises(ArgumentError, match="`size` must be a positive integer"):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,13 +13,13 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
 from temperance.core.seeds import generator
-from temperance.inference.points.curve import Curve
 from temperance.inference.wrappers.bases import PCA, CurveBasis, GivenBasis, RandomBasis, orthonormal
+from temperance.inference.wrappers.curve import Curve
 from temperance.inference.wrappers.subspace import Subspace
 from temperance.judge import diagnose
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
 from temperance.posteriors.affine import Affine, place
-from temperance.posteriors.curve import Path
+from temperance.posteriors.curve import CurvePosterior
 from temperance.run.fitted import load
 from temperance.testing import assert_moments, check_inference, linear_gaussian
 
@@ -169,7 +168,7 @@ def inner_target(prior, basis, likelihood=None):
     size = target.layout.network_size
     data = target.prepare(tp.data.Data(torch.randn(12, 3).double(), torch.randn(12, 2).double()))
     centre = torch.randn(size, generator=generator(6, "centre"), dtype=torch.float64)
-    state = Subspace(tp.MAP(), GivenBasis(basis(size), centre)).init(target, None, generator(0, "method"))
+    state = Subspace(tp.MAP(), GivenBasis(basis(size), centre)).init(target, tp.Starts(), [generator(0, "method")])
     return target, state, next(iter(data.full_pass()))
 
 
@@ -224,7 +223,7 @@ def test_network_in_a_subspace():
     assert inside.can_batch_training()
     slope, stacked = torch.zeros_like(z), torch.zeros_like(z)
     spread = tp.data.Batch(batch.x.expand(4, -1, -1), batch.y.expand(4, -1, -1), batch.num_data, streams=4)
-    inside.stacked_gradient(z, spread, stacked)
+    inside.gradients(z, spread, stacked)
     for row, into, at in zip(z, slope, theta, strict=True):
         inside.gradient(row, batch, into)
         outer = torch.zeros_like(at)
@@ -257,7 +256,7 @@ def test_pca_is_the_svd_of_the_trajectory(monkeypatch):
 
     def step(self, target, state, batch):
         state, info = original(self, target, state, batch)
-        iterates.append(state.base.theta.detach().double().numpy().copy())
+        iterates.append(state.base.theta[0].detach().double().numpy().copy())
         return state, info
 
     monkeypatch.setattr(tp.SWAG, "step", step)
@@ -342,7 +341,8 @@ class Watched(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class WatchedFull(Watched):
-    reads: ClassVar[str] = "full"
+    def facts(self):
+        return replace(super().facts(), reads="full")
 
 
 def test_each_part_sees_a_run_of_its_own():
@@ -385,7 +385,7 @@ def test_chains_in_one_subspace_are_seen_by_diagnostics():
     assert fitted.posterior.components[0].theta.shape == (15, 67)
     assert diagnose.weights(fitted) is not None
     assert fitted.predict(test.x).num_draws == 45
-    assert method.streams == 3
+    assert method.facts().streams == 3
 
 
 def test_laplace_without_training_leaves_the_run_to_the_basis():
@@ -393,9 +393,9 @@ def test_laplace_without_training_leaves_the_run_to_the_basis():
     method = Subspace(tp.Laplace(curvature=tp.Dense()), PCA(3, WALK))
     fitted = tp.fit(iris_target(), method, train, steps=20, batch_size=30, progress=False)
     assert torch.equal(fitted.posterior.inner.mean, torch.zeros(3))
-    assert method.default_steps is None
+    assert method.facts().default_steps is None
     given = Subspace(tp.Laplace(curvature=tp.Dense()), RandomBasis(2))
-    assert given.default_steps == 0
+    assert given.facts().default_steps == 0
     assert tp.fit(iris_target(), given, train, progress=False).predict(test.x).probs.shape == (30, 3)
 
 
@@ -490,7 +490,7 @@ def test_affine_posterior():
     with pytest.raises(NumericalError, match="finite"):
         Affine(inner, centre, basis * math.nan)
     with pytest.raises(ArgumentError, match="Gaussian"):
-        Affine(Path(torch.zeros(2, 2)), centre, basis).covariance()
+        Affine(CurvePosterior(torch.zeros(2, 2)), centre, basis).covariance()
 
 
 # ---------------------------------------------------------------------- bad input
@@ -502,7 +502,7 @@ EYE = torch.eye(67)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Subspace("MAP", RandomBasis(2)), "`method`"),
+        (lambda: Subspace("MAP", RandomBasis(2)), "`base`"),
         (lambda: Subspace(tp.MAP(), torch.eye(3)), "`basis`"),
         (lambda: Subspace(tp.MAP(), RandomBasis(2), share=0.0), "`share`"),
         (lambda: Subspace(tp.MAP(), RandomBasis(2), share=1.0), "`share`"),

@@ -90,7 +90,7 @@ def of_network(target: Target, data: Data, chains: int, batch_size: int | None =
             batch, epoch = next(walk), epoch + 1
         batch = replace(batch, num_data=round(claim * len(ready)))
         grad = torch.empty_like(theta)
-        loss = target.stacked_gradient(theta, batch, grad)
+        loss = target.gradients(theta, batch, grad)
         return grad * batch.num_data, loss
 
     return gradient

@@ -85,7 +85,7 @@ def test_path_of_the_method(name):
     kind, method_of, options = RULES[name]
     net, target, x, y = problem(temperature=0.6)
     method = method_of(lr=0.02, **options)
-    state = method.init(target, None, torch.Generator().manual_seed(0))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
     decay = optim.weight_decay_of(SCALE, ROWS)
     optimizer = kind(
         net.parameters(), lr=0.02, num_data=ROWS, temperature=0.6, weight_decay=decay, pace=0.7, seed=4, **options
@@ -108,7 +108,7 @@ def test_path_of_ggmc():
     """The same noise and luck: the same proposals, decisions, and turned velocities."""
     net, target, x, y = problem(temperature=0.6)
     method = inference.GGMC(lr=0.3, momentum=0.7, length=1)
-    state = method.init(target, None, torch.Generator().manual_seed(0))
+    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
     decay = optim.weight_decay_of(SCALE, ROWS)
     optimizer = optim.GGMC(net.parameters(), 0.3, ROWS, momentum=0.7, temperature=0.6, weight_decay=decay, seed=2)
     seed, calls = optimizer.param_groups[0]["noise_seed"], 0

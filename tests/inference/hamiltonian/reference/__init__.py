@@ -12,6 +12,7 @@ from torch import Tensor
 
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
+from temperance.inference.base import Starts
 from temperance.judge import diagnose
 from temperance.model.target import Target
 from temperance.run.sample import DensityTarget
@@ -37,9 +38,9 @@ def whole(target: Target, data: Data) -> Batch:
 def advance(kernel: Any, target: Target, batch: Batch, starts: Tensor, transitions: int, seed: int = 0) -> Tensor:
     """Where chains are some transitions after ``starts`` (C × P): nothing is tuned, nothing is thrown away."""
     rngs = [generator(seed, "chain", k) for k in range(len(starts))]
-    state = kernel.init_stack(target, starts, rngs)
+    state = kernel.init(target, Starts.at(starts), rngs)
     for _ in range(transitions):
-        state, info = kernel.step_stack(target, state, batch)
+        state, info = kernel.step(target, state, batch)
         assert info.status.ok
     found: Tensor = kernel.chain(state).theta.clone()
     return found

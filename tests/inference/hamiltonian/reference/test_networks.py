@@ -30,8 +30,8 @@ def _theta(fitted: Fitted) -> Tensor:
 
 
 def _run(target: tp.Target, method: Any, data: Any, draws: int, chains: int, seed: int = 0, **options: Any) -> Fitted:
-    run = tp.Ensemble(tp.Collect(method, burn=method.settling or 100, every=1), chains, batched=True)
-    steps = (method.settling or 100) + draws
+    run = tp.Ensemble(tp.Collect(method, burn=method.facts().settling or 100, every=1), chains, batched=True)
+    steps = (method.facts().settling or 100) + draws
     return tp.fit(target, run, data, steps=steps, seed=seed, progress=False, **options)
 
 
@@ -268,7 +268,7 @@ def test_chains_at_once_equal_chains_alone(name: str, activation: type[nn.Module
     target, data = _small_regression(activation)
     found = []
     for batched in (True, False):
-        run = tp.Ensemble(tp.Collect(ALIKE[name], burn=ALIKE[name].settling or 0, every=1), 3, batched=batched)
+        run = tp.Ensemble(tp.Collect(ALIKE[name], burn=ALIKE[name].facts().settling or 0, every=1), 3, batched=batched)
         found.append(_theta(tp.fit(target, run, data, steps=12, seed=4, progress=False)))
     assert torch.allclose(found[0], found[1], rtol=1e-7, atol=1e-9)
     assert not torch.allclose(found[0][0], found[0][1])

@@ -370,11 +370,11 @@ def test_tempered_chains_keep_exact_draws_exact() -> None:
     method = tp.Tempered(KERNELS["HMC"](COARSE), temperatures=temperatures)
     target, batch = density_target(_valley, 2)
     rngs = [generator(9, "chain", k) for k in range(count)]
-    state = method.init_stack(target, torch.zeros(count, 2, dtype=WIDE), rngs)
+    state = method.init(target, tp.Starts.at(torch.zeros(count, 2, dtype=WIDE)), rngs)
     begin = torch.stack([_valley_draws(count, t, seed=11 + k) for k, t in enumerate(temperatures)], 1)
     method.hamiltonian(state).chain.theta.copy_(begin.flatten(0, 1))
     for _ in range(4):
-        state, _ = method.step_stack(target, state, batch)
+        state, _ = method.step(target, state, batch)
     assert float(method.swap_rates(state).min()) > 0.1
     rungs = method.hamiltonian(state).chain.theta.view(count, 3, 2)
     for k, temperature in enumerate(temperatures):

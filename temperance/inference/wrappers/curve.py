@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,21 +15,20 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
 from temperance.core.seeds import spawn
 from temperance.data.data import Batch, Data
-from temperance.inference import optimisers as optimise
-from temperance.inference.base import Cost, Inference, Info
+from temperance.inference import optimisers
+from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.points.map import MAP, MAPState
-from temperance.inference.wrappers.ensemble import Ensemble, EnsembleState
+from temperance.inference.wrappers.ensemble import Ensemble
 from temperance.model.target import Target
-from temperance.posteriors import Mixture, Point, Posterior
-from temperance.posteriors.curve import Path, bernstein
+from temperance.posteriors import Point, Posterior
+from temperance.posteriors.curve import CurvePosterior, bernstein
 
 
 @dataclass
-class CurveState:
+class CurveState(WrapperState):
     """The two runs that look for the ends, while they last; the ends (2 × P); the points between (bends × P) with their
     optimiser; the generator of t. ``given`` says that the ends were there from the start."""
 
-    training: EnsembleState | None
     ends: Tensor
     bends: MAPState
     rng: torch.Generator
@@ -37,7 +39,7 @@ class CurveState:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve(Inference[CurveState]):
+class Curve(Wrapper):
     """Mode connectivity (Garipov et al., 2018): two modes θ₀ and θ₁, and between them a Bézier curve
 
         θ(t) = Σₖ bₖ(t) pₖ,    bₖ(t) = C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ,    p₀ = θ₀,  pₙ = θ₁,    n = bends + 1.
@@ -56,7 +58,7 @@ class Curve(Inference[CurveState]):
         bends: control points between the ends.
         ends: the fraction of the run that trains the ends.
 
-    The posterior is a :class:`~temperance.posteriors.curve.Path`: any place on the curve, t uniform.
+    The posterior is a :class:`~temperance.posteriors.curve.CurvePosterior`: any place on the curve, t uniform.
     :func:`temperance.judge.diagnose.loss_along.loss_along` measures the loss along it.
 
     >>> import temperance as tp
@@ -67,56 +69,74 @@ class Curve(Inference[CurveState]):
     torch.Size([3, 131])
     """
 
-    base: MAP = field(default_factory=MAP)
+    base: Inference[Any] = field(default_factory=MAP)
     bends: int = 1
     ends: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, MAP):
-            raise ArgumentError(f"`base` must be a MAP, which trains the ends and the curve; got {self.base!r}.")
-        if self.base.patience is not None:
-            raise ArgumentError("`base` must not stop early (`patience`): the ends and the curve share one run.")
-        if optimise.needs_closure(self.base.optimizer):
-            raise ArgumentError(
-                f"`base` must have an optimiser that takes one gradient a step; got {self.base.optimizer.__name__}."
-            )
+        super().__post_init__()
         check_count(self.bends, "bends")
         check_level(self.ends, "ends")
 
-    @property
-    def streams(self) -> int:
-        """An order of the data for each end; the curve follows the first."""
-        return 2
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must descend to a mode, one gradient a step."""
+        if not isinstance(base, MAP):
+            refuse(
+                self,
+                base,
+                f"ends and curve are trained by descending a loss, and {type(base).__name__} finds no mode",
+                "Curve(MAP(lr=1e-3))",
+            )
+        if base.patience is not None:
+            raise ArgumentError("`base` must not stop early (`patience`): the ends and the curve share one run.")
+        if optimisers.needs_closure(base.optimizer):
+            refuse(
+                self,
+                base,
+                f"the curve takes one gradient a step, and {base.optimizer.__name__} searches along lines",
+                "Curve(MAP(lr=1e-3)), with Adam or SGD",
+            )
+
+    def facts(self) -> Facts:
+        """An order of the data and a gradient for each end (the curve follows the first); the ends and points between
+        with their optimisers, the ends as they stay, the place on the curve and its gradient."""
+        each = self.base.facts().cost
+        cost = Cost(2 * each.gradients_per_step, (2 + self.bends) * each.copies_of_theta + 4)
+        return Facts(gives=CurvePosterior, cost=cost, streams=2)
+
+    def at_once(self, target: Target, starts: Starts) -> bool:
+        """One curve at a time."""
+        return False
 
     def check_run(self, steps: int) -> None:
         """There must be a step for the ends and one for the curve."""
         split_run(steps, self.ends)
 
-    def cost(self) -> Cost:
-        """A gradient for each end (then one for the curve); the ends and points between with their optimisers, the ends
-        as they stay, the place on the curve and its gradient."""
-        each = self.base.cost()
-        return Cost(2 * each.gradients_per_step, (2 + self.bends) * each.copies_of_theta + 4)
-
     @property
     def _pair(self) -> Ensemble:
         return Ensemble(self.base, 2)
 
-    def init(self, target: Target, theta: Tensor | None, rng: torch.Generator) -> CurveState:
-        """See :class:`Inference`. ``theta``: the two ends, 2 × P, or ``None`` to train them."""
+    @property
+    def _walker(self) -> MAP:
+        assert isinstance(self.base, MAP)
+        return self.base
+
+    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CurveState:
+        """See :class:`Inference`. Ends that were given, 2 × P, stay; else they are trained, each from fresh weights."""
+        (rng,), theta = rngs, starts.given
         refuse_moving_buffers(target, "Curve")
         like = target.initial_theta()
-        if theta is not None and (theta.dim() != 2 or len(theta) != 2 or torch.equal(theta[0], theta[1])):
+        if theta is not None and (len(theta) != 2 or torch.equal(theta[0], theta[1])):
             raise ArgumentError(
                 f"`start` must be two different trained modes for Curve, a matrix 2 × {len(like)}; got shape "
-                f"{tuple(theta.shape)}{' of equal rows' if theta.dim() == 2 and len(theta) == 2 else ''}."
+                f"{tuple(theta.shape)}{' of equal rows' if len(theta) == 2 else ''}."
             )
         own = torch.Generator()
         own.manual_seed(spawn(rng))
         state = CurveState(
-            training=self._pair.init(target, None, rng) if theta is None else None,
+            base=self._pair.init(target, Starts(), [rng]) if theta is None else None,
             ends=like.new_zeros(2, len(like)) if theta is None else theta.clone(),
-            bends=self.base.init_stack(target, like.new_zeros(self.bends, len(like)), []),
+            bends=self._walker.begin(target, like.new_zeros(self.bends, len(like))),
             rng=own,
             given=theta is not None,
             point=torch.zeros_like(like),
@@ -139,15 +159,14 @@ class Curve(Inference[CurveState]):
         first = 0 if state.given else split_run(batch.total_steps, self.ends)
         if batch.step >= first:
             return self._bend(target, state, second_part(batch, first).stream(0))
-        assert state.training is not None
-        state.training, info = self._pair.step(target, state.training, first_part(batch, first))
+        assert state.base is not None
+        state.base, info = self._pair.step(target, state.base, first_part(batch, first))
         if info.status.ok and batch.step + 1 == first:
-            found = self._pair.posterior(target, state.training, None)
-            assert isinstance(found, Mixture)
-            for row, end in zip(state.ends, found.components, strict=True):
+            (found,) = self._pair.posteriors(target, state.base, None)
+            for row, (_, end) in zip(state.ends, found.parts(), strict=True):
                 assert isinstance(end, Point)
                 row.copy_(end.theta)
-            state.training = None
+            state.base = None
             self._lay_out(state)
         return state, info
 
@@ -159,22 +178,29 @@ class Curve(Inference[CurveState]):
             state.point.copy_(weights[1:-1] @ bends.theta)
             state.point.add_(weights[0] * state.ends[0]).add_(weights[-1] * state.ends[1])
         loss = float(target.gradient(state.point, batch, state.slope, bends.buffers))
-        status = self.base._judge(bends, loss, state.slope)
+        status = self._walker.judge(bends, loss, state.slope)
         if status.ok:
-            optimise.clip_(state.slope, self.base.clip)
+            optimisers.clip_(state.slope, self._walker.clip)
             torch.mul(weights[1:-1].unsqueeze(1), state.slope, out=bends.grad)
             bends.optimizer.step()
-            self.base._schedule(bends, batch)
+            self._walker.schedule(bends, batch)
         return state, Info(loss, status)
 
-    def posterior(self, target: Target, state: CurveState, data: Data | None) -> Posterior:
-        """A :class:`~temperance.posteriors.curve.Path`."""
-        if state.training is not None:
+    def posteriors(self, target: Target, state: CurveState, data: Data | None) -> tuple[Posterior, ...]:
+        """A :class:`~temperance.posteriors.curve.CurvePosterior`."""
+        if state.base is not None:
             raise NumericalError(
                 "there is no curve yet: the run ended while its ends were trained. After an interruption, call fit "
                 "again with the same checkpoint."
             )
-        return Path(torch.cat([state.ends[:1], state.bends.theta.detach(), state.ends[1:]]))
+        return (CurvePosterior(torch.cat([state.ends[:1], state.bends.theta.detach(), state.ends[1:]])),)
+
+    def keep_in(self, state: CurveState, folder: Path) -> None:
+        """Nothing here grows with the run."""
+
+    def remarks(self, state: CurveState) -> list[str]:
+        """None."""
+        return []
 
 
 # ---------------------------------------------------------------------- runs of two parts

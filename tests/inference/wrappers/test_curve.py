@@ -13,9 +13,9 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
 from temperance.core.seeds import generator
 from temperance.data.data import Data
-from temperance.inference.points.curve import Curve
+from temperance.inference.wrappers.curve import Curve
 from temperance.judge.diagnose.loss_along import loss_along
-from temperance.posteriors.curve import Path, bernstein
+from temperance.posteriors.curve import CurvePosterior, bernstein
 from temperance.run.fitted import load
 from temperance.testing import check_inference, linear_gaussian
 
@@ -56,7 +56,7 @@ def nodes_of(posterior):
 @pytest.mark.parametrize("points", [2, 3, 5])
 def test_path_has_its_ends_and_agrees_with_de_casteljau(points):
     control = torch.randn(points, 7, generator=generator(0, "points"), dtype=torch.float64)
-    path = Path(control)
+    path = CurvePosterior(control)
     assert torch.equal(path.at(torch.tensor([0.0, 1.0])), control[[0, -1]])
     for t in (0.2, 0.7):
         level = control
@@ -66,7 +66,9 @@ def test_path_has_its_ends_and_agrees_with_de_casteljau(points):
 
 
 def test_path_is_uniform_in_t():
-    path = Path(torch.tensor([[0.0], [0.0], [4.0]], dtype=torch.float64))  # θ(t) = 4 t²: mean 4/3, variance 16·4/45
+    path = CurvePosterior(
+        torch.tensor([[0.0], [0.0], [4.0]], dtype=torch.float64)
+    )  # θ(t) = 4 t²: mean 4/3, variance 16·4/45
     nodes = path.nodes()
     rows = nodes.fetch(0, len(nodes))[0]
     assert len(nodes) == 30
@@ -82,14 +84,14 @@ def test_path_is_uniform_in_t():
 
 def test_path_refuses_what_is_no_path():
     with pytest.raises(ArgumentError, match="`points`"):
-        Path(torch.zeros(1, 3))
+        CurvePosterior(torch.zeros(1, 3))
     with pytest.raises(ArgumentError, match="`points`"):
-        Path(torch.zeros(3))
+        CurvePosterior(torch.zeros(3))
     with pytest.raises(NumericalError, match="finite"):
-        Path(torch.tensor([[0.0], [math.nan]]))
+        CurvePosterior(torch.tensor([[0.0], [math.nan]]))
     for bad in (-0.1, 1.1, math.nan):
         with pytest.raises(ArgumentError, match="`t`"):
-            Path(torch.zeros(2, 3)).at(bad)
+            CurvePosterior(torch.zeros(2, 3)).at(bad)
 
 
 # ---------------------------------------------------------------------- the curve
@@ -102,7 +104,7 @@ def test_gradient_of_the_control_points(bends):
     data = problem.target.prepare(problem.data)
     ends = torch.randn(2, 16, generator=generator(1, "ends"), dtype=torch.float64)
     method = Curve(tp.MAP(lr=1.0, optimizer=SGD), bends=bends)
-    state = method.init(problem.target, ends, generator(0, "method"))
+    state = method.init(problem.target, tp.Starts.of(ends), [generator(0, "method")])
     line = torch.stack([ends[0] + k / (bends + 1) * (ends[1] - ends[0]) for k in range(1, bends + 1)])
     assert torch.allclose(state.bends.theta, line, atol=1e-12)
     batch = next(iter(data.full_pass(9)))
@@ -159,16 +161,16 @@ def test_ends_are_those_of_an_ensemble_and_stay():
     torch.randint(0, 2**62, (), generator=rng)  # the seed of t
     data = target.prepare(train)
     pair = tp.Ensemble(FAST, 2)
-    state = pair.init(target, None, rng)
+    state = pair.init(target, tp.Starts(), [rng])
     steps = 0
     while steps < 10:
         for batch in data.batches(20, seed=0, epoch=steps // data.steps_per_epoch(20), streams=2):
             if steps < 10:
                 state, _ = pair.step(target, state, batch)
                 steps += 1
-    wanted = torch.stack([c.theta for c in pair.posterior(target, state, None).components])
+    wanted = torch.stack([c.theta for c in pair.posteriors(target, state, None)[0].components])
     assert torch.allclose(fitted.posterior.points[[0, -1]], wanted, atol=1e-6)
-    assert Curve().streams == 2
+    assert Curve().facts().streams == 2
 
 
 @pytest.mark.parametrize("killed", [2, 4, 5, 7])
@@ -192,9 +194,9 @@ def test_interrupted_before_there_is_a_curve(tmp_path):
     target = iris_target()
     target.prepare(train)
     method = Curve(FAST)
-    state = method.init(target, None, generator(0, "method"))
+    state = method.init(target, tp.Starts(), [generator(0, "method")])
     with pytest.raises(NumericalError, match="no curve yet"):
-        method.posterior(target, state, None)
+        method.posteriors(target, state, None)[0]
     options = {"batch_size": 20, "progress": False, "checkpoint": tmp_path / "run"}
     tp.fit(iris_target(), method, train, steps=8, **options)
     with pytest.raises(MismatchError, match="8 steps"):
@@ -213,7 +215,7 @@ def test_loss_along_a_line_of_regression_is_known():
     """−log N(1; 2t, 1) at each t, the predicted mean changes by 2t, and looking changes nothing."""
     target = tp.Target(nn.Linear(1, 1, bias=False), tp.Normal(), tp.GaussianPrior(1.0))
     before = copy.deepcopy(target.workspace.learned_start)
-    path = Path(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))  # the weight, and log σ = 0
+    path = CurvePosterior(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))  # the weight, and log σ = 0
     assert target.layout.size == 2
     found = loss_along(path, (torch.ones(4, 1), torch.tensor([[0.0], [2.0], [0.0], [2.0]])), 5, target)
     scale = target.likelihood.variance(torch.zeros(1, 1, 1), target.layout.unflatten(path.points[:1], "likelihood"))
@@ -231,7 +233,7 @@ def test_loss_along_counts_changed_labels():
     """A linear classifier whose weight changes sign at t = ½: labels of all rows but those at zero change there."""
     target = tp.Target(nn.Linear(1, 1, bias=False), tp.Bernoulli(), tp.GaussianPrior(1.0))
     data = Data(torch.tensor([[1.0], [2.0], [-1.0], [0.0]]), torch.tensor([1, 1, 0, 1]))
-    found = loss_along(Path(torch.tensor([[1.0], [-1.0]])), data, 5, target)
+    found = loss_along(CurvePosterior(torch.tensor([[1.0], [-1.0]])), data, 5, target)
     assert found.disagreement.tolist() == [0.0, 0.0, 0.5, 0.75, 0.75]  # at ½ the output is 0, label 0, everywhere
     assert found.barrier == 0.0
 
@@ -241,14 +243,14 @@ def test_loss_along_counts_changed_labels():
     [
         ({"run": tp.posteriors.Point(torch.zeros(67))}, "`run`"),
         ({"target": None}, "`target`"),
-        ({"run": Path(torch.zeros(2, 5))}, "`run`"),
+        ({"run": CurvePosterior(torch.zeros(2, 5))}, "`run`"),
         ({"points": 1}, "`points`"),
         ({"points": 2.5}, "`points`"),
     ],
 )
 def test_loss_along_refuses(change, message):
     train, _ = tp.data.load("iris")
-    given = {"run": Path(torch.zeros(2, 67)), "data": train, "target": iris_target(), **change}
+    given = {"run": CurvePosterior(torch.zeros(2, 67)), "data": train, "target": iris_target(), **change}
     with pytest.raises(ArgumentError, match=message):
         loss_along(**given)
 
@@ -286,4 +288,4 @@ def test_bad_starts_and_networks():
     with pytest.raises(NetworkError, match="batch norm"):
         tp.fit(target, Curve(FAST), train, steps=4)
     frozen = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0), freeze_batch_norm=True)
-    assert isinstance(tp.fit(frozen, Curve(FAST), train, steps=4, progress=False).posterior, Path)
+    assert isinstance(tp.fit(frozen, Curve(FAST), train, steps=4, progress=False).posterior, CurvePosterior)
