@@ -30,7 +30,8 @@ from temperance.model.priors import FanIn, GaussianPrior, LaplacePrior, MixtureP
 from temperance.model.target import Target
 from temperance.model.theta import Layout, biases, last_layer
 from temperance.run.fit import fit
-from temperance.run.fitted import Fitted, load
+from temperance.run.fitted import Fitted
+from temperance.run.loading import load
 from temperance.run.sample import sample
 
 if _TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.encoding import fingerprint
-from temperance.core.errors import ArgumentError, MismatchError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.data import Data, _as_inputs
@@ -22,7 +22,8 @@ from temperance.decide.information import check_rows
 from temperance.model.target import Target
 from temperance.run import store
 from temperance.run.fit import fit
-from temperance.run.fitted import Fitted, target_settings
+from temperance.run.fitted import Fitted
+from temperance.run.parts import target_settings, value_part
 
 
 @dataclass
@@ -250,19 +251,22 @@ class _Log:
         if self.folder is None or not (self.folder / store.MANIFEST).is_file():
             return
         run = store.open_run(self.folder)
-        then = run.manifest.get("active_learning", {})
+        then = run.manifest.get("active_learning")
+        then = then if isinstance(then, dict) else {}
         changed = [name for name, now in self.settings.items() if then.get(name) != now]
         if changed or not run.has("active"):
             raise MismatchError(
                 f"the folder {str(self.folder)!r} belongs to another run; these differ: {', '.join(changed) or 'all'}. "
                 "Choose another folder, or delete this one to start anew."
             )
-        tensors = run.tensors("active")
-        self.rows, self.y = tensors["rows"], tensors["y"]
-        self.labels, self.scores = list(run.manifest["labels"]), list(run.manifest["scores"])
+        found = run.value("active")
+        kinds = {"rows": Tensor, "y": Tensor, "labels": list, "scores": list}
+        if not isinstance(found, dict) or any(not isinstance(found.get(name), kind) for name, kind in kinds.items()):
+            raise CorruptRunError(f"the folder {str(self.folder)!r} is damaged: it must hold {', '.join(kinds)}.")
+        self.rows, self.y, self.labels, self.scores = (found[name] for name in kinds)
 
     def write(self) -> None:
         if self.folder is None:
             return
-        manifest = {"active_learning": self.settings, "labels": self.labels, "scores": self.scores}
-        store.write_run(self.folder, manifest, {"active": ({}, {"rows": self.rows, "y": self.y})})
+        found = {"rows": self.rows, "y": self.y, "labels": self.labels, "scores": self.scores}
+        store.write_run(self.folder, {"active_learning": self.settings}, value_part("active", found))

@@ -27,21 +27,14 @@ from temperance.core.errors import (
 from temperance.core.interrupts import GracefulInterrupt
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
-from temperance.core.status import INTERRUPTED, OK, UNFINISHED, Status
+from temperance.core.status import EARLY_STOPPED, INTERRUPTED, OK, UNFINISHED, Status
 from temperance.data.data import Batch, Data
 from temperance.inference.base import Inference, Info, NeedsData
 from temperance.model.target import Target
 from temperance.run import store
-from temperance.run.fitted import (
-    Fitted,
-    RunInfo,
-    check_same_network,
-    describe,
-    load,
-    target_part,
-    target_settings,
-    value_part,
-)
+from temperance.run.fitted import Fitted
+from temperance.run.loading import check_same_network, load
+from temperance.run.parts import RunInfo, describe, info_in, target_settings, value_part
 
 _STEPS_BETWEEN_SAVES = 100
 
@@ -194,7 +187,7 @@ class _Loop:
             self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
             if self.path is not None:
                 self.method.keep_in(self.state, self.path)
-                self.save()  # a folder that cannot be written to is found out now, not after the first epoch
+                self.save_unbroken()  # a folder that cannot be written to is found out now, not after the first epoch
             return
         assert self.path is not None
         saved = store.open_run(self.path)
@@ -204,16 +197,21 @@ class _Loop:
                 "another folder for `checkpoint`."
             )
         self._check_same_run(saved)
-        info = saved.manifest["info"]
-        if info["steps"] > self.total:
+        info, finished = info_in(saved), saved.manifest.get("finished")
+        if info.steps > self.total:
             raise MismatchError(
-                f"the checkpoint {str(self.path)!r} has made {info['steps']} steps, more than the {self.total} wanted."
+                f"the checkpoint {str(self.path)!r} has made {info.steps} steps, more than the {self.total} wanted."
             )
-        done = saved.manifest["finished"] is not None
-        if done and (info["status"]["code"] == "early-stopped" or saved.manifest["finished"] == self.total):
+        if finished is not None and (info.status.code == EARLY_STOPPED.code or finished == self.total):
             self.finished = load(self.path, self.target.network, target=self.target)
             return
         self.state = self.method.init(self.target, theta, generator(self.seed, "method"))
+        saved.read(lambda: self._restore(saved), "the state")
+        self.info = replace(info, status=OK, total_steps=self.total)
+
+    def _restore(self, saved: store.Run) -> None:
+        """Put the saved state into the one that ``init`` has made, and random generators where they were."""
+        assert self.path is not None
         state = restore(
             {"method": self.state, "global": None, "cuda": None, "epoch_loss": self.epoch_loss},
             saved.form("state"),
@@ -225,11 +223,10 @@ class _Loop:
         torch.set_rng_state(state["global"].cpu())
         if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all([generator_state.cpu() for generator_state in state["cuda"]])
-        self.info = RunInfo(**{**info, "status": OK, "total_steps": self.total})
 
     def _check_same_run(self, saved: store.Run) -> None:
         check_same_network(saved, self.target)
-        then = dict(saved.manifest["run"])
+        then = saved.entry("run", dict)
         changed = [key for key, now in self.settings.items() if then.get(key) != now]
         differences = [_DIGESTS.get(key) or f"{key} ({then.get(key)!r}, now {self.settings[key]!r})" for key in changed]
         if differences:
@@ -329,17 +326,24 @@ class _Loop:
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
             "epoch_loss": self.epoch_loss,
         }
-        parts = {**target_part(self.target), **value_part("state", state)}
+        manifest, parts = describe(self.target, self.info, self.method, self.seed, self.settings)
+        parts |= value_part("state", state)
         if fitted is None:
             with contextlib.suppress(NeedsData, NumericalError):
                 fitted = self._fitted(None)
         if fitted is not None:
             parts.update(value_part("posterior", fitted.posterior))
-        manifest = describe(self.target, self.info, self.method, self.seed, self.settings)
         manifest["finished"] = self.total if finished else None
         if self.info.status is OK and not finished:
             manifest["info"]["status"] = asdict(UNFINISHED)
         store.write_run(self.path, manifest, parts)
+
+    def save_unbroken(self) -> None:
+        """Save outside the loop: a Ctrl-C takes effect when the run is on the disk."""
+        with GracefulInterrupt() as interrupt:
+            self.save()
+        if interrupt.wanted:
+            raise KeyboardInterrupt
 
     def finish(self, status: Status, throw: bool) -> Fitted:
         """The result, saved; or an error that carries it."""
@@ -347,19 +351,22 @@ class _Loop:
         self.info.remarks = self.method.remarks(self.state)
         fitted: Fitted | None = None
         if self.path is not None and status.ok and not self.torn and self._needs_data():
-            self.save()  # the second phase may be long: what was trained is safe before it begins
+            self.save_unbroken()  # the second phase may be long: what was trained is safe before it begins
         began = time.perf_counter()
         try:
             fitted = self._fitted(self.data)
         except NumericalError:
             if status is INTERRUPTED and self.path is not None and not self.torn:
-                self.save()  # there is no posterior yet, but what was trained is kept
+                self.save_unbroken()  # there is no posterior yet, but what was trained is kept
             if status.ok:
                 raise
         self.info.seconds += time.perf_counter() - began
         if self.path is not None and fitted is not None and not self.torn:
             try:
-                self.save(fitted, finished=status.ok and status is not INTERRUPTED)
+                with GracefulInterrupt() as interrupt:  # what was learned is saved and returned, as in the loop
+                    self.save(fitted, finished=status.ok and status is not INTERRUPTED)
+                if interrupt.wanted and status is not INTERRUPTED:
+                    print("temperance: interrupted while the finished run was being saved; it is whole.")
             except StoreError as error:
                 error.fitted = fitted  # the disk failed, not the run: nothing that was learned is lost
                 raise

@@ -19,6 +19,7 @@ from temperance.apps.tables.prepare import Prepared, Say, prepare_table
 from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.safeguards import check_promises
 from temperance.apps.tables.scores import baseline_scores, row_scores, summary
+from temperance.core import files
 from temperance.core.errors import ArgumentError, StoreError, TemperanceError
 from temperance.inference.base import Inference
 
@@ -74,8 +75,11 @@ class Comparison:
         try:
             path.mkdir(parents=True, exist_ok=True)
             text = json.dumps(_finite(asdict(self)), indent=1, ensure_ascii=False)
-            (path / "compare.json").write_text(text, encoding="utf-8")
-            with (path / "compare.csv").open("w", encoding="utf-8", newline="") as stream:
+            files.write_text(path / "compare.json", text)
+            with (
+                files.replacing(path / "compare.csv") as draft,
+                draft.open("w", encoding="utf-8", newline="") as stream,
+            ):
                 names = list(self.baseline)
                 writer = csv.writer(stream)
                 versus = [f"{name}_versus_map{part}" for name in _PAIRED[self.task] for part in ("", "_standard_error")]
