@@ -23,8 +23,8 @@ from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -396,7 +396,7 @@ def _match(
     if outward:
         alike += torch.einsum("oik,sojk->sij", _outgoing(goal, hidden)[0], _outgoing(values, hidden))
     gain = alike.abs() if signs and hidden.signs else alike
-    matched = [linear_sum_assignment(table, maximize=True)[1] for table in gain.double().cpu().numpy()]
+    matched = [scipy.optimize.linear_sum_assignment(table, maximize=True)[1] for table in gain.double().cpu().numpy()]
     order = torch.tensor(np.stack(matched), device=alike.device)
     negative = alike.gather(2, order.unsqueeze(-1)).squeeze(-1) < 0
     flip = negative & (signs and hidden.signs)

@@ -120,7 +120,8 @@ def test_the_energy_in_c_reads_chains_where_theta_is_their_weights_in_order():
     bare = nn.Sequential(nn.Linear(3, 1))
     assert _layers_of(bare, Layout.of(bare), torch.zeros(5, 1, 3)) is None
     for wrong in (
-        _tied(), _shared(), nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.ReLU()), nn.Sequential(nn.Tanh(), nn.Linear(3, 1)),
+        _tied(), _shared(), nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.ReLU()),
+        nn.Sequential(nn.Tanh(), nn.Linear(3, 1)),
         nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)), nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 1)),
     ):  # fmt: skip
         assert _layers_of(wrong, Layout.of(wrong), x) is None

@@ -27,6 +27,7 @@ _INNER = {  # rooms inside a larger one that have a public spelling of their own
 _ON_DEMAND = {  # rooms whose values may be met in a manifest before anybody has imported them
     "calibrate": "temperance.judge.calibrate",
     "decide": "temperance.decide",
+    "run": "temperance.run.sample",
     "tables": "temperance.apps.tables.run",
 }
 _TORCH = ("torch.optim.", "torch.nn.")

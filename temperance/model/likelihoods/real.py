@@ -8,8 +8,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import scipy.special
-import scipy.stats
+import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
