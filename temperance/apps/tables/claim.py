@@ -77,6 +77,12 @@ class Claim:
         if gone:
             self._write([name for name in self.names if name not in gone])
 
+    def tidy(self) -> None:
+        """Remove what a process killed in the middle of writing one of our files left beside it."""
+        for file in self.folder.iterdir():
+            if any(files.is_temporary_of(file.name, name) for name in (*self.names, LIST)):
+                _remove(file)
+
     def _write(self, names: list[str]) -> None:
         content = {"format": _FORMAT, "about": "What temperance wrote here, and may replace.", "files": names}
         files.write_bytes(self.folder / LIST, sealed.render(content))

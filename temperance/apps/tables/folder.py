@@ -86,6 +86,7 @@ def save_table_run(run: TableRun, path: str | Path, *, overwrite: bool = False) 
         if isinstance(error, StoreError):
             raise
         raise StoreError(f"the run could not be written to {str(folder)!r}: {error}.") from error
+    claim.tidy()  # while the names of a killed save are still in the list
     claim.remove(name for name in claim.names if name not in (model, test, TABLE))
 
 

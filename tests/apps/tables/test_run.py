@@ -304,6 +304,8 @@ def test_what_a_killed_save_left_is_removed_by_the_next(values: TableRun, tmp_pa
         values.save(tmp_path / "run", overwrite=True)
     monkeypatch.undo()
     load_table_run(tmp_path / "run")  # the old one
+    for name in (".table.json-0123456789ab", ".files.json-0123456789ab"):
+        (tmp_path / "run" / name).write_text("half")
     values.save(tmp_path / "run", overwrite=True)
     assert len(list((tmp_path / "run").iterdir())) == before
     load_table_run(tmp_path / "run")
