@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from temperance.apps.tables.reading import open_table
 from temperance.core import sealed
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, StoreError
 from temperance.predict import ClassPredictive, ValuePredictive
+from temperance.run import loop
 
-loop = importlib.import_module("temperance.run.fit")  # the name in the package is the function
 ODD = ('a, "b"', "<b>c</b>", "Zürich")
 
 
@@ -319,14 +318,14 @@ def test_a_killed_fit_goes_on_to_the_bit(tmp_path: Path, monkeypatch: pytest.Mon
     class Killed(BaseException):
         pass
 
-    real = loop._Loop._record
+    real = loop.Loop._record
 
     def record(self: Any, *arguments: Any) -> None:
         real(self, *arguments)
         if self.info.steps == self.total // 2 + 1:
             raise Killed
 
-    monkeypatch.setattr(loop._Loop, "_record", record)
+    monkeypatch.setattr(loop.Loop, "_record", record)
     with pytest.raises(Killed):
         fit_table(frame, "kind", out=tmp_path / "run", **settings)
     monkeypatch.undo()
