@@ -1,4 +1,7 @@
-"""The command line: fit, predict, evaluate, compare, report; demo, methods, data, lab."""
+"""The command line: fit, predict, evaluate, compare, report; demo, methods, data, lab.
+
+Arguments are read first; what a command needs, PyTorch among it, is imported when it runs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 import temperance as tp
 from temperance.apps.tables.commands import add_commands as add_table_commands
@@ -107,6 +107,9 @@ def _shown_methods() -> dict[str, tp.Inference[Any]]:
 
 
 def _methods(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title="Methods")
     table.add_column("method", no_wrap=True)
     for heading in ("exact on a linear-Gaussian model", "gradients a step", "copies of θ", "reads"):
@@ -126,6 +129,9 @@ def _methods(options: argparse.Namespace) -> int:
 
 
 def _data_list(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title="Data sets")
     for heading in ("name", "task", "rows", "where", "licence"):
         table.add_column(heading, overflow="fold")

@@ -6,8 +6,7 @@ manifest. Rows that were written after the last checkpoint of a killed run are c
 
 from __future__ import annotations
 
-import os
-import secrets
+import re
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,10 @@ from torch import Tensor
 
 from temperance.core.encoding import SCRATCH, tensor_bytes
 from temperance.core.errors import CorruptRunError, StoreError
+from temperance.core.files import token
 
 SUFFIX = ".run.rows"
+_NAME = re.compile(r"draws-[0-9a-f]{12}\.run\.rows")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Rows:
     def keep_in(self, folder: Path) -> None:
         """From now on the rows are in a file there; one that an earlier process wrote is cut to the rows that count."""
         if not self.name:
-            self.name = f"draws-{secrets.token_hex(6)}{SUFFIX}"
+            self.name = f"draws-{token()}{SUFFIX}"
+        self._check(folder)
         before, self.kept = self.kept, []
         self.folder = folder
         if self.count and not before:
@@ -84,12 +86,19 @@ class Rows:
             verify(RowsFile(self._file(), self.count, self.checksum), size)
             if self._file().stat().st_size > size:
                 # A new file, because someone may still read the draws of the old one.
-                old, self.name = self._file(), f"draws-{secrets.token_hex(6)}{SUFFIX}"
+                old, self.name = self._file(), f"draws-{token()}{SUFFIX}"
                 _copy_start(old, self._file(), size)
             return
         self.count = 0
         for row in before:
             self.append(row)
+
+    def _check(self, folder: Path) -> None:
+        """What came from a manifest may say anything; a file outside the folder is never touched."""
+        counts = (self.count, self.width, self.checksum)
+        fits = all(isinstance(n, int) and 0 <= n < 2**48 for n in counts) and _NAME.fullmatch(str(self.name))
+        if not fits or (self.count and not isinstance(getattr(torch, self.dtype, None), torch.dtype)):
+            raise CorruptRunError(f"the run {str(folder)!r} is damaged: its rows {str(self.name)[:80]!r} cannot be.")
 
     def tensor(self) -> Tensor:
         """All rows, count × width; of a file, mapped into memory and read when they are used."""
@@ -155,12 +164,3 @@ def verify(file: RowsFile, size: int) -> None:
             found, left = zlib.crc32(block, found), left - len(block)
     if left or found != file.checksum:
         raise CorruptRunError(f"the file {str(file.path)!r} is damaged: its draws do not match their checksum.")
-
-
-def sync(path: Path) -> None:
-    """Make sure that what was written is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,13 +13,13 @@ import hashlib
 import json
 import lzma
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from temperance.core.errors import DataError, MissingDataSetError
+from temperance.core.files import write_text
 
 DATA_VARIABLE = "TEMPERANCE_DATA"
 CACHE_VARIABLE = "TEMPERANCE_CACHE"
@@ -177,13 +177,6 @@ def _remember(path: Path, algorithm: str, digest: str) -> None:
     memory[key] = {**entry, algorithm: digest}
     try:
         _memory_path().parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=_memory_path().parent, prefix=".checksums-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(memory, stream, indent=1, sort_keys=True)
-            os.replace(temporary, _memory_path())
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_text(_memory_path(), json.dumps(memory, indent=1, sort_keys=True))
     except OSError:
         return

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.encoding import fingerprint
-from temperance.core.errors import ArgumentError, MismatchError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.data import Data, _as_inputs
@@ -22,7 +22,8 @@ from temperance.decide.information import check_rows
 from temperance.model.target import Target
 from temperance.run import store
 from temperance.run.fit import fit
-from temperance.run.fitted import Fitted, target_settings
+from temperance.run.fitted import Fitted
+from temperance.run.parts import target_settings, value_part
 
 
 @dataclass
@@ -99,21 +100,14 @@ def learn_actively(
     >>> found.labels
     [6, 9, 12]
     """
-    x, known = _pool(pool, ask)
+    x, oracle = _pool(pool, ask)
     total = first_tensor(x).shape[0]
     check_seed(seed)
     check_count(batch, "batch")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-        raise ArgumentError(f"`rounds` must be zero or a positive integer; got {rounds!r}.")
     first = _start(start, total, seed)
-    if len(first) + batch * rounds > total:
-        raise ArgumentError(
-            f"`rounds` × `batch` + `start` must be at most the pool's {total} rows; got {len(first) + batch * rounds}."
-        )
-    if needs(acquire, "targets") and towards is None:
-        raise ArgumentError("`towards` must give the inputs that matter for `epig`; got None.")
-    aims = None if towards is None else _as_inputs(towards.x if isinstance(towards, Data) else towards, "towards")
-    oracle = ask if ask is not None else lambda rows: known[rows]  # type: ignore[index]
+    _check_rounds(rounds, len(first) + batch * rounds if isinstance(rounds, int) else 0, total)
+    look = _Look.of(acquire, towards, candidates, draws, by)
+    length: dict[str, Any] = {"epochs": epochs, "steps": steps, "batch_size": batch_size}
     settings = {
         "method": fingerprint(method),
         "target": _describe(make_fresh(make_target, derive_seed(seed, "round", 0))),
@@ -126,19 +120,10 @@ def learn_actively(
     }
     log = _Log(folder, settings)
     log.read()
-
-    def labels_of(rows: Tensor) -> Tensor:
-        found = torch.as_tensor(oracle(rows))
-        if found.dim() == 0 or len(found) != len(rows):
-            raise ArgumentError(f"`ask` must give a label for each of {len(rows)} rows; got {tuple(found.shape)}.")
-        return found
-
     if len(log.rows) == 0:
-        log.rows, log.y = first, labels_of(first)
+        log.add(first, oracle)
         log.write()
-    begin = len(log.labels)
-    if begin and log.labels[-1] == len(log.rows):  # scored, but nothing asked for since
-        begin -= 1
+    begin = log.rounds_done()
     if begin > rounds:
         raise MismatchError(f"`folder` holds {begin} rounds, more than the {rounds} wanted.")
     fitted: Fitted | None = None
@@ -147,28 +132,32 @@ def learn_actively(
         for number in range(begin, rounds + 1):
             data = Data(map_tensors(lambda t: t[log.rows], x), log.y)
             own = derive_seed(seed, "round", number)
-            target = make_fresh(make_target, own)
-            fitted = fit(
-                target, method, data, epochs=epochs, steps=steps, batch_size=batch_size, seed=own, progress=False
-            )
+            fitted = fit(make_fresh(make_target, own), method, data, **length, seed=own, progress=False)
             if number == len(log.labels):
                 log.labels.append(len(log.rows))
                 log.scores.append(fitted.evaluate(scored, draws=draws, by=by) if scored is not None else {})
             if number < rounds:
-                rows = _next(fitted, x, log.rows, batch, acquire, aims, candidates, draws, by, own)
-                log.rows, log.y = torch.cat([log.rows, rows]), torch.cat([log.y, labels_of(rows)])
+                log.add(look.rows(fitted, x, log.rows, batch, own), oracle)
             log.write()
             bar.advance_to(number + 1, log.scores[-1].get("log_loss", float("nan")), last=number == rounds)
     return ActiveLearning(log.rows, log.y, log.labels, log.scores, fitted)
 
 
-def _pool(pool: Any, ask: Any) -> tuple[Inputs, Tensor | None]:
+def _check_rounds(rounds: Any, wanted: int, total: int) -> None:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
+        raise ArgumentError(f"`rounds` must be zero or a positive integer; got {rounds!r}.")
+    if wanted > total:
+        raise ArgumentError(f"`rounds` × `batch` + `start` must be at most the pool's {total} rows; got {wanted}.")
+
+
+def _pool(pool: Any, ask: Any) -> tuple[Inputs, Callable[[Tensor], Any]]:
+    """The inputs to choose from, and who knows their labels."""
     if ask is None:
         data = Data.of(pool, "pool")
-        return data.x, data.y
+        return data.x, lambda rows: data.y[rows]
     if not callable(ask):
         raise ArgumentError(f"`ask` must be a function of row numbers; got {type(ask).__name__}.")
-    return (pool.x, None) if isinstance(pool, Data) else (_as_inputs(pool, "pool"), None)
+    return (pool.x if isinstance(pool, Data) else _as_inputs(pool, "pool")), ask
 
 
 def _start(start: Any, total: int, seed: int) -> Tensor:
@@ -194,34 +183,41 @@ def make_fresh(make_target: Any, seed: int) -> Target:
     return made
 
 
-def _next(
-    fitted: Fitted,
-    x: Inputs,
-    labelled: Tensor,
-    batch: int,
-    acquire: Acquisition,
-    aims: Inputs | None,
-    candidates: int | None,
-    draws: int | None,
-    by: str | None,
-    seed: int,
-) -> Tensor:
-    """Rows to ask for, among those without a label."""
-    free = torch.ones(first_tensor(x).shape[0], dtype=torch.bool)
-    free[labelled] = False
-    rows = free.nonzero().flatten()
-    if candidates is not None and check_count(candidates, "candidates") < len(rows):
-        pick = torch.randperm(len(rows), generator=generator(seed, "candidates"))[: max(batch, candidates)]
-        rows = rows[pick.sort().values]
-    shown = map_tensors(lambda t: t[rows], x)
-    targets: Tensor | None = None
-    if takes(acquire, "targets") and aims is not None:  # one prediction, so that one θ speaks for both
-        count = first_tensor(aims).shape[0]
-        targets = torch.arange(len(rows), len(rows) + count)
-        shown = _joined(shown, aims)
-    predictive = fitted.predict(shown, draws=draws, by=by, seed=seed)
-    chosen = choose(predictive, batch, acquire, among=len(rows), targets=targets, seed=derive_seed(seed, "acquire"))
-    return rows[chosen.rows.cpu()]
+@dataclass(frozen=True)
+class _Look:
+    """How rows are chosen: by which score, towards what, among how many, and by which predictions."""
+
+    acquire: Acquisition
+    aims: Inputs | None
+    candidates: int | None
+    draws: int | None
+    by: str | None
+
+    @classmethod
+    def of(cls, acquire: Acquisition, towards: Any, candidates: int | None, draws: int | None, by: str | None) -> _Look:
+        if needs(acquire, "targets") and towards is None:
+            raise ArgumentError("`towards` must give the inputs that matter for `epig`; got None.")
+        aims = None if towards is None else _as_inputs(towards.x if isinstance(towards, Data) else towards, "towards")
+        return cls(acquire, aims, candidates, draws, by)
+
+    def rows(self, fitted: Fitted, x: Inputs, labelled: Tensor, batch: int, seed: int) -> Tensor:
+        """Rows to ask for, among those without a label."""
+        free = torch.ones(first_tensor(x).shape[0], dtype=torch.bool)
+        free[labelled] = False
+        rows = free.nonzero().flatten()
+        if self.candidates is not None and check_count(self.candidates, "candidates") < len(rows):
+            pick = torch.randperm(len(rows), generator=generator(seed, "candidates"))[: max(batch, self.candidates)]
+            rows = rows[pick.sort().values]
+        shown = map_tensors(lambda t: t[rows], x)
+        targets: Tensor | None = None
+        if takes(self.acquire, "targets") and self.aims is not None:  # one prediction, so that one θ speaks for both
+            count = first_tensor(self.aims).shape[0]
+            targets = torch.arange(len(rows), len(rows) + count)
+            shown = _joined(shown, self.aims)
+        predictive = fitted.predict(shown, draws=self.draws, by=self.by, seed=seed)
+        own = derive_seed(seed, "acquire")
+        chosen = choose(predictive, batch, self.acquire, among=len(rows), targets=targets, seed=own)
+        return rows[chosen.rows.cpu()]
 
 
 def _joined(first: Any, second: Any) -> Any:
@@ -246,23 +242,40 @@ class _Log:
         self.labels: list[int] = []
         self.scores: list[dict[str, float]] = []
 
+    def add(self, rows: Tensor, oracle: Callable[[Tensor], Any]) -> None:
+        """Ask for the labels of ``rows``."""
+        found = torch.as_tensor(oracle(rows))
+        if found.dim() == 0 or len(found) != len(rows):
+            raise ArgumentError(f"`ask` must give a label for each of {len(rows)} rows; got {tuple(found.shape)}.")
+        begun = len(self.rows) > 0
+        self.y = torch.cat([self.y, found]) if begun else found
+        self.rows = torch.cat([self.rows, rows]) if begun else rows
+
+    def rounds_done(self) -> int:
+        """Rounds that need not be fitted again: scored, and labels asked for since."""
+        done = len(self.labels)
+        return done - 1 if done and self.labels[-1] == len(self.rows) else done
+
     def read(self) -> None:
         if self.folder is None or not (self.folder / store.MANIFEST).is_file():
             return
         run = store.open_run(self.folder)
-        then = run.manifest.get("active_learning", {})
+        then = run.manifest.get("active_learning")
+        then = then if isinstance(then, dict) else {}
         changed = [name for name, now in self.settings.items() if then.get(name) != now]
         if changed or not run.has("active"):
             raise MismatchError(
                 f"the folder {str(self.folder)!r} belongs to another run; these differ: {', '.join(changed) or 'all'}. "
                 "Choose another folder, or delete this one to start anew."
             )
-        tensors = run.tensors("active")
-        self.rows, self.y = tensors["rows"], tensors["y"]
-        self.labels, self.scores = list(run.manifest["labels"]), list(run.manifest["scores"])
+        found = run.value("active")
+        kinds = {"rows": Tensor, "y": Tensor, "labels": list, "scores": list}
+        if not isinstance(found, dict) or any(not isinstance(found.get(name), kind) for name, kind in kinds.items()):
+            raise CorruptRunError(f"the folder {str(self.folder)!r} is damaged: it must hold {', '.join(kinds)}.")
+        self.rows, self.y, self.labels, self.scores = (found[name] for name in kinds)
 
     def write(self) -> None:
         if self.folder is None:
             return
-        manifest = {"active_learning": self.settings, "labels": self.labels, "scores": self.scores}
-        store.write_run(self.folder, manifest, {"active": ({}, {"rows": self.rows, "y": self.y})})
+        found = {"rows": self.rows, "y": self.y, "labels": self.labels, "scores": self.scores}
+        store.write_run(self.folder, {"active_learning": self.settings}, value_part("active", found))

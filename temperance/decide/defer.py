@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import scipy.special
+import scipy
 import torch
 from torch import Tensor
 

@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 from temperance.core.errors import NetworkError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.model.theta import Layout
+from temperance.nn.chain import plain_chain
 from temperance.nn.mlp import MLP
 
 # On a CPU one large product keeps the cores busy by itself, and batching only adds copies. Measured on two cores:
@@ -26,7 +27,6 @@ from temperance.nn.mlp import MLP
 _DENSE_LIMIT = 5e7
 _CONV_LIMIT = 2e6
 _CACHED = 2**19  # activations of all draws that fit the processor's cache
-_ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus)
 
 _cannot_batch: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -101,7 +101,7 @@ def chain_outputs(network: nn.Module, values: Mapping[str, Tensor], x: Inputs, c
     """Outputs of a chain of linear layers and elementwise activations, without gradients: all draws in one batched
     product a layer, for so many rows at a time that the activations stay in the processor's cache. ``None`` where the
     network is no such chain; the values must then go another way."""
-    layers = _chain(network)
+    layers = plain_chain(network)
     if layers is None or not isinstance(x, Tensor) or x.device.type != "cpu" or not x.is_floating_point():
         return None
     rows = x.flatten(1) if x.dim() > 2 and type(network).forward is MLP.forward else x
@@ -109,19 +109,20 @@ def chain_outputs(network: nn.Module, values: Mapping[str, Tensor], x: Inputs, c
         return None
     stacked: list[tuple[Tensor, Tensor | None] | nn.Module] = []
     width, used = 1, set[str]()
-    for name, module in layers:
+    for layer in layers:
+        module = layer.module
         if not isinstance(module, nn.Linear):
             stacked.append(module)
             continue
-        prefix = f"{name}." if name else ""
-        weight = values.get(f"{prefix}weight", module.weight).detach()
-        bias = values.get(f"{prefix}bias", module.bias)
-        used |= {f"{prefix}weight", f"{prefix}bias"}
+        names = layer.parameter("weight"), layer.parameter("bias")
+        weight = values.get(names[0], module.weight).detach()
+        bias = values.get(names[1], module.bias)
+        used |= set(names)
         wide = weight if weight.dim() == 3 else weight.expand(count, -1, -1)
         deep = None if bias is None else bias.detach().expand(count, -1).unsqueeze(1)
         stacked.append((wide.mT, deep))
         width = max(width, module.out_features)
-    if not used >= set(values) or rows.shape[1] != cast(nn.Linear, layers[0][1]).in_features:
+    if not used >= set(values) or rows.shape[1] != cast(nn.Linear, layers[0].module).in_features:
         return None
     parts = [_through(stacked, part, count) for part in rows.split(max(64, _CACHED // (count * width)))]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -137,35 +138,6 @@ def _through(layers: list[tuple[Tensor, Tensor | None] | nn.Module], rows: Tenso
         else:
             h = torch.baddbmm(layer[1], h, layer[0])
     return h
-
-
-def _chain(network: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """The layers of (nested) ``nn.Sequential`` or ``MLP`` in the order they are called, where all are linear or
-    elementwise and nobody listens to them; the first is linear."""
-    found: list[tuple[str, nn.Module]] = []
-    for name, module in network.named_modules():
-        if any(vars(module).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")) or "forward" in vars(
-            module
-        ):
-            return None
-        kind = type(module)
-        if kind in (nn.Sequential, MLP):
-            continue
-        if kind in (nn.Dropout, nn.Identity) and not module.training:
-            continue
-        if kind is not nn.Linear and kind not in _ELEMENTWISE:
-            return None
-        found.append((name, module))
-    names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
-    alone = len(names) == len(list(network.parameters())) and _calls(network) == len(found)  # nothing is used twice
-    return found if alone and found and isinstance(found[0][1], nn.Linear) else None
-
-
-def _calls(module: nn.Module) -> int:
-    """How many layers are called: more than there are where one of them is used twice."""
-    if type(module) in (nn.Sequential, MLP):
-        return sum(_calls(child) for child in cast(nn.Sequential, module))
-    return 0 if type(module) in (nn.Dropout, nn.Identity) else 1
 
 
 def at_once(network: nn.Module, values: Mapping[str, Tensor], x: Inputs, stacked_inputs: bool) -> Tensor:

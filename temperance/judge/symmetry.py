@@ -17,14 +17,14 @@ draws of the posterior still, on a part of the space. Rescaling does not: a Gaus
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -32,7 +32,7 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.model.target import Target
 from temperance.model.theta import Layout
-from temperance.nn import CNN, MLP
+from temperance.nn.chain import Called, called
 from temperance.posteriors import Draws, Mixture, Point
 
 Order = Literal["bias", "weight", "norm"]
@@ -81,6 +81,7 @@ class HiddenLayer:
 class Symmetries:
     """The settings of θ that are one function.
 
+    >>> from temperance.nn import MLP
     >>> found = symmetries(MLP(2, [3, 4], 1, nn.Tanh))
     >>> round(math.exp(found.log_size)) == 6 * 24 * 2**7
     True
@@ -114,6 +115,7 @@ def symmetries(network: nn.Module | Target) -> Symmetries:
     ``nn.Linear`` and convolutions, with elementwise activations, dropout, pooling and flattening between them. Of a
     :class:`Target` with a ``subset``, or a network with frozen weights, only layers that are random throughout count.
 
+    >>> from temperance.nn import MLP
     >>> print(symmetries(MLP(2, [3, 4], 1, nn.Tanh)))
     0: 3 units, permutations and signs
     2: 4 units, permutations and signs
@@ -121,7 +123,7 @@ def symmetries(network: nn.Module | Target) -> Symmetries:
     """
     module, layout = _unpack(network)
     names = {id(p): name for name, p in module.named_parameters()}
-    layers = list(_chain(module))
+    layers = _layers(module)
     places = [i for i, (_, leaf) in enumerate(layers) if _is_weighted(leaf)]
     used = [id(p) for _, leaf in layers for p in leaf.parameters()]
     if len(used) != len(set(used)):
@@ -162,6 +164,7 @@ def canonical(
         signs: whether signs are mapped.
         scales: whether scales are mapped.
 
+    >>> from temperance.nn import MLP
     >>> network = MLP(1, [2], 1, nn.Tanh)                     # W₁, b₁, W₂, b₂
     >>> canonical(network, torch.tensor([1.0, 2.0, 0.5, -0.3, 7.0, 8.0, 9.0]))
     tensor([-2.0000,  1.0000,  0.3000,  0.5000, -8.0000,  7.0000,  9.0000])
@@ -202,6 +205,7 @@ def align(
 
     With ``scales`` the matching is between units of incoming norm one, and a unit then gets the norm of its match.
 
+    >>> from temperance.nn import MLP
     >>> network = MLP(1, [2], 1, nn.Tanh)
     >>> theta = torch.tensor([1.0, 2.0, 0.5, -0.3, 7.0, 8.0, 9.0])
     >>> align(network, torch.tensor([-2.0, 1.0, 0.3, 0.5, -8.0, 7.0, 9.0]), theta).equal(theta)
@@ -249,28 +253,17 @@ def _unpack(network: nn.Module | Target) -> tuple[nn.Module, Layout]:
     raise ArgumentError(f"`network` must be a module or a Target; got {type(network).__name__}.")
 
 
-def _chain(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules that are applied one after another, with their names."""
-    dot = f"{name}." if name else ""
-    if type(module).forward in (nn.Sequential.forward, MLP.forward):
-        if type(module).forward is MLP.forward:  # which flattens its input
-            yield f"{dot}flatten", nn.Flatten()
-        for key, child in module._modules.items():  # a module that occurs twice counts twice
-            assert child is not None
-            yield from _chain(child, dot + key)
-    elif type(module).forward is CNN.forward:
-        assert isinstance(module, CNN)
-        yield from _chain(module.features, f"{dot}features")
-        yield f"{dot}flatten", nn.Flatten()
-        yield from _chain(module.head, f"{dot}head")
-    else:
+def _layers(network: nn.Module) -> list[Called]:
+    """The modules that are applied one after another; weights are understood in layers that are known alone."""
+    found = list(called(network))
+    for name, module in found:
         known = _is_weighted(module) and not parametrize.is_parametrized(module)
         if not known and any(True for _ in module.parameters()):
             raise NetworkError(
                 "the symmetries of nn.Linear, nn.Conv1d to nn.Conv3d, and chains of them (nn.Sequential, MLP, CNN) are "
                 f"known; got {type(module).__name__} at {name or 'the top'!r}, which has weights of its own."
             )
-        yield name, module
+    return found
 
 
 def _is_weighted(module: nn.Module) -> bool:
@@ -403,7 +396,7 @@ def _match(
     if outward:
         alike += torch.einsum("oik,sojk->sij", _outgoing(goal, hidden)[0], _outgoing(values, hidden))
     gain = alike.abs() if signs and hidden.signs else alike
-    matched = [linear_sum_assignment(table, maximize=True)[1] for table in gain.double().cpu().numpy()]
+    matched = [scipy.optimize.linear_sum_assignment(table, maximize=True)[1] for table in gain.double().cpu().numpy()]
     order = torch.tensor(np.stack(matched), device=alike.device)
     negative = alike.gather(2, order.unsqueeze(-1)).squeeze(-1) < 0
     flip = negative & (signs and hidden.signs)

@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 
 def add_commands(subparsers: Any) -> None:
     """Add ``lab`` to the command line. The experiments are imported when they are asked for."""
@@ -30,6 +26,10 @@ def add_commands(subparsers: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     from temperance.lab.experiments import all_experiments
 
     table = Table(title="Experiments", caption="minutes on two cores; paper: rough, on a GPU", box=box.SIMPLE_HEAD)

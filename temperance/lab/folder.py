@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
+from temperance.core import files
 from temperance.core.errors import ArgumentError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.lab.experiment import Cell, Experiment, Finished, Settings
@@ -158,12 +158,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """The same for any text."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    files.write_text(path, text)
 
 
 def to_json(value: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.encoding import Value
+from temperance.core.encoding import Value, setting
 from temperance.core.errors import ArgumentError, NetworkError
 
 
@@ -50,6 +50,7 @@ last_layer = LastLayer()
 """Selects the last layer: ``Target(..., subset=last_layer)``."""
 
 
+@setting
 def biases(name: str, parameter: Tensor) -> bool:
     """Selects the biases: parameters whose own name is ``bias`` or starts with ``bias_``."""
     leaf = name.rsplit(".", 1)[-1]

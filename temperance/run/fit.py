@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import numbers
-import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from temperance.core.checks import check_count
-from temperance.core.encoding import fingerprint, restore
-from temperance.core.errors import (
-    ArgumentError,
-    DataError,
-    MismatchError,
-    NumericalError,
-    StoreError,
-    TemperanceWarning,
-)
-from temperance.core.interrupts import GracefulInterrupt
-from temperance.core.progress import ProgressBar
-from temperance.core.seeds import check_seed, derive_seed, generator
-from temperance.core.status import INTERRUPTED, OK, UNFINISHED, Status
-from temperance.data.data import Batch, Data
-from temperance.inference.base import Facts, Inference, Info, NeedsData, Starts
+from temperance.core.encoding import fingerprint
+from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.seeds import check_seed, derive_seed
+from temperance.data.data import Data
+from temperance.inference.base import Facts, Inference
 from temperance.model.target import Target
-from temperance.run import store
-from temperance.run.fitted import (
-    Fitted,
-    RunInfo,
-    check_same_network,
-    describe,
-    load,
-    target_part,
-    target_settings,
-    value_part,
-)
+from temperance.run.fitted import Fitted
+from temperance.run.loop import Loop
+from temperance.run.parts import target_settings
 
 _STEPS_BETWEEN_SAVES = 100
-
-_DIGESTS = {
-    "method": "the method",
-    "target": "the target (likelihood, prior, temperature or subset)",
-    "data": "the data",
-    "held_out": "the held-out data",
-    "start": "the start",
-}
 
 
 def fit(
@@ -144,7 +114,7 @@ def fit(
     }
     if every is None:
         every = per_epoch if per_epoch > 1 else _STEPS_BETWEEN_SAVES
-    loop = _Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
+    loop = Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
     loop.given = given
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))
@@ -154,230 +124,6 @@ def fit(
             return loop.finished
         status = loop.run(progress)
         return loop.finish(status, throw)
-
-
-class _Loop:
-    """A run under way: everything that :func:`fit` keeps between steps."""
-
-    def __init__(
-        self,
-        target: Target,
-        method: Inference[Any],
-        data: Data,
-        held_out: Data | None,
-        rows: int,
-        per_epoch: int,
-        total: int,
-        seed: int,
-        run: dict[str, Any],
-        checkpoint: str | Path | None,
-        every: int,
-    ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ArgumentError(f"`every` must be a positive number of steps; got {every!r}.")
-        self.target, self.method, self.data, self.held_out = target, method, data, held_out
-        self.facts = method.facts()
-        self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
-        self.settings = run
-        self.path = None if checkpoint is None else Path(checkpoint)
-        self.every = every
-        self.state: Any = None
-        self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})
-        self.epoch_loss: list[float] = [0.0, 0.0]  # sum and count within the epoch under way
-        self.finished: Fitted | None = None
-        self.torn = False
-        self.given: tuple[Data | None, Data | None] = (None, None)  # as the caller brought them, for reports
-
-    # ------------------------------------------------------------------ before the first step
-
-    def prepare(self, theta: Tensor | None) -> None:
-        """The state to start from: new, or as the checkpoint has it."""
-        resumable = self.path is not None and (self.path / store.MANIFEST).is_file()
-        if not resumable:
-            self.state = self._begin(theta)
-            if self.path is not None:
-                self.method.keep_in(self.state, self.path)
-                self.save()  # a folder that cannot be written to is found out now, not after the first epoch
-            return
-        assert self.path is not None
-        saved = store.open_run(self.path)
-        if not saved.has("state"):
-            raise MismatchError(
-                f"the folder {str(self.path)!r} holds a result written by `save`, from which no run can go on; choose "
-                "another folder for `checkpoint`."
-            )
-        self._check_same_run(saved)
-        info = saved.manifest["info"]
-        if info["steps"] > self.total:
-            raise MismatchError(
-                f"the checkpoint {str(self.path)!r} has made {info['steps']} steps, more than the {self.total} wanted."
-            )
-        done = saved.manifest["finished"] is not None
-        if done and (info["status"]["code"] == "early-stopped" or saved.manifest["finished"] == self.total):
-            self.finished = load(self.path, self.target.network, target=self.target)
-            return
-        self.state = self._begin(theta)
-        state = restore(
-            {"method": self.state, "global": None, "cuda": None, "epoch_loss": self.epoch_loss},
-            saved.form("state"),
-            saved.tensors("state"),
-            self.target.device,
-        )
-        self.state, self.epoch_loss = state["method"], state["epoch_loss"]
-        self.method.keep_in(self.state, self.path)
-        torch.set_rng_state(state["global"].cpu())
-        if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all([generator_state.cpu() for generator_state in state["cuda"]])
-        self.info = RunInfo(**{**info, "status": OK, "total_steps": self.total})
-
-    def _begin(self, theta: Tensor | None) -> Any:
-        return self.method.init(self.target, Starts.of(theta), [generator(self.seed, "method")])
-
-    def _check_same_run(self, saved: store.Run) -> None:
-        check_same_network(saved, self.target)
-        then = dict(saved.manifest["run"])
-        changed = [key for key, now in self.settings.items() if then.get(key) != now]
-        differences = [_DIGESTS.get(key) or f"{key} ({then.get(key)!r}, now {self.settings[key]!r})" for key in changed]
-        if differences:
-            raise MismatchError(
-                f"the checkpoint {str(self.path)!r} belongs to another run; these differ: {'; '.join(differences)}. "
-                "Choose another folder, or delete this one to start anew."
-            )
-
-    # ------------------------------------------------------------------ the loop
-
-    def run(self, progress: bool | None) -> Status:
-        """Step until done."""
-        began = time.perf_counter() - self.info.seconds
-        title = type(self.method).__name__
-        with ProgressBar(title, self.total, progress) as bar, GracefulInterrupt() as interrupt:
-            try:
-                for batch in self._batches():
-                    self.state, info = self.method.step(self.target, self.state, batch)
-                    if not info.status.ok:
-                        return info.status
-                    self._record(batch, info)
-                    self.info.seconds = time.perf_counter() - began
-                    bar.advance_to(self.info.steps, info.loss, last=self.info.steps == self.total)
-                    if info.done:
-                        return info.status
-                    if interrupt.wanted:
-                        return INTERRUPTED
-                    if self.path is not None and self.info.steps % self.every == 0 and self.info.steps < self.total:
-                        self.save()
-            except KeyboardInterrupt:
-                if self.info.steps == 0:
-                    raise
-                self.torn = True  # it may have come in the middle of a step: the last checkpoint is the one to trust
-                return INTERRUPTED
-        return OK
-
-    def _batches(self) -> Iterator[Batch]:
-        """The batches still to come, each knowing its place in the run."""
-        streams = None if self.facts.streams == 1 or self.facts.reads == "full" else self.facts.streams
-        while self.info.steps < self.total:
-            epoch, first = divmod(self.info.steps, self.per_epoch)
-            if self.facts.reads == "full":
-                walk = self.data.full_pass(self.rows)
-            else:
-                walk = self.data.batches(self.rows, seed=self.seed, epoch=epoch, streams=streams, first=first)
-            for batch in walk:
-                step = self.info.steps
-                placed = replace(
-                    batch,
-                    step=step,
-                    epoch=epoch,
-                    progress=step / self.total,
-                    total_steps=self.total,
-                    steps_per_epoch=self.per_epoch,
-                    held_out=self.held_out,
-                    whole=self.data,
-                )
-                yield placed.to(self.target.device)
-                if self.info.steps >= self.total:
-                    return
-
-    def _record(self, batch: Batch, info: Info) -> None:
-        self.info.steps += 1
-        self.epoch_loss[0] += info.loss
-        if "held_out_score" in info.metrics:
-            self.info.held_out_scores.append(info.metrics["held_out_score"])
-        if "elbo" in info.metrics:
-            self.info.elbos.append(info.metrics["elbo"])
-        self.epoch_loss[1] += 1
-        if batch.last:
-            self.info.losses.append(self.epoch_loss[0] / self.epoch_loss[1])
-            self.epoch_loss = [0.0, 0.0]
-
-    # ------------------------------------------------------------------ after the last step
-
-    def _fitted(self, data: Data | None) -> Fitted:
-        (posterior,) = self.method.posteriors(self.target, self.state, data)
-        target = posterior.retarget(self.target)
-        return Fitted(target, posterior, self.info, self.method, self.seed, self.settings, *self.given)
-
-    def _needs_data(self) -> bool:
-        """Whether the method has a second phase over the data."""
-        try:
-            self._fitted(None)
-        except NeedsData:
-            return True
-        except NumericalError:
-            return False
-        return False
-
-    def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
-        """Write the state, and the posterior as it stands where the method can tell it without the data."""
-        assert self.path is not None
-        state = {
-            "method": self.state,
-            "global": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "epoch_loss": self.epoch_loss,
-        }
-        parts = {**target_part(self.target), **value_part("state", state)}
-        if fitted is None:
-            with contextlib.suppress(NeedsData, NumericalError):
-                fitted = self._fitted(None)
-        if fitted is not None:
-            parts.update(value_part("posterior", fitted.posterior))
-        manifest = describe(self.target, self.info, self.method, self.seed, self.settings)
-        manifest["finished"] = self.total if finished else None
-        if self.info.status is OK and not finished:
-            manifest["info"]["status"] = asdict(UNFINISHED)
-        store.write_run(self.path, manifest, parts)
-
-    def finish(self, status: Status, throw: bool) -> Fitted:
-        """The result, saved; or an error that carries it."""
-        self.info.status = status
-        self.info.remarks = self.method.remarks(self.state)
-        fitted: Fitted | None = None
-        if self.path is not None and status.ok and not self.torn and self._needs_data():
-            self.save()  # the second phase may be long: what was trained is safe before it begins
-        began = time.perf_counter()
-        try:
-            fitted = self._fitted(self.data)
-        except NumericalError:
-            if status is INTERRUPTED and self.path is not None and not self.torn:
-                self.save()  # there is no posterior yet, but what was trained is kept
-            if status.ok:
-                raise
-        self.info.seconds += time.perf_counter() - began
-        if self.path is not None and fitted is not None and not self.torn:
-            try:
-                self.save(fitted, finished=status.ok and status is not INTERRUPTED)
-            except StoreError as error:
-                error.fitted = fitted  # the disk failed, not the run: nothing that was learned is lost
-                raise
-        if not status.ok and (throw or fitted is None):
-            where = f" after {self.info.steps} of {self.total} steps"
-            raise NumericalError(f"{type(self.method).__name__} stopped{where}: {status}", fitted)
-        assert fitted is not None
-        for remark in self.info.remarks:
-            warnings.warn(remark, TemperanceWarning, stacklevel=3)
-        if status is INTERRUPTED:
-            print(f"temperance: {status}")
-        return fitted
 
 
 def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""``Fitted``: what ``fit`` gives back. It predicts, and it can be saved and loaded."""
+"""``Fitted``: what ``fit`` gives back. It predicts, and it can be saved."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +13,17 @@ import torch
 from torch import nn
 
 from temperance.core.checks import check_count
-from temperance.core.encoding import Tensors, Value, decode, encode, moved
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, NumericalError, StoreError
-from temperance.core.growing import rows_file
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed
-from temperance.core.status import OK, Status
 from temperance.data.data import Data
 from temperance.inference.curvature.evidence import Tune, evidence_gradient
 from temperance.model.target import Target
-from temperance.model.theta import Layout
-from temperance.posteriors import Density, Draws, Gaussian, LaplacePosterior, Posterior, centre_of
+from temperance.posteriors import Density, Gaussian, LaplacePosterior, Posterior, centre_of
 from temperance.posteriors.dropout import unmasked
 from temperance.predict import Predictive, evaluate, predict
 from temperance.run import store
-
-
-@dataclass
-class RunInfo:
-    """How a run went: steps, seconds, the mean loss of each epoch (where it stops early, also the mean held-out
-    log-likelihood; where the method has one, the ELBO), how it ended, and what the method remarked on it (transitions
-    that diverged, say)."""
-
-    steps: int = 0
-    total_steps: int = 0
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    held_out_scores: list[float] = field(default_factory=list)
-    elbos: list[float] = field(default_factory=list)
-    status: Status = OK
-    data: dict[str, Any] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+from temperance.run.parts import Parts, RunInfo, describe, value_part
 
 
 @dataclass(frozen=True)
@@ -190,111 +171,10 @@ class Fitted:
         What is learned is written, and a digest of what is frozen: to load a run of a subset, bring the same pretrained
         network.
         """
-        manifest = describe(self.target, self.info, self.method, self.seed, self.run)
-        store.write_run(path, manifest, {**target_part(self.target), **value_part("posterior", self.posterior)})
+        manifest, parts = self.written()
+        store.write_run(path, manifest, parts)
 
-
-def describe(target: Target, info: RunInfo, method: Value | None, seed: int, run: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest says of a run, finished or not."""
-    return {
-        "layout": target.layout.describe(),
-        "frozen": target.workspace.frozen_fingerprint(),
-        "moving": sorted(target.workspace.initial_buffers),
-        "method": None if method is None else encode(method, {}),
-        "seed": seed,
-        "info": asdict(info),
-        "run": run,
-    }
-
-
-def target_settings(target: Target) -> dict[str, Any]:
-    """What a target is made of beside the network."""
-    return {
-        "likelihood": target.likelihood,
-        "prior": target.prior,
-        "temperature": target.temperature,
-        "likelihood_temperature": target.likelihood_temperature,
-        "subset": target.subset,
-        "freeze_batch_norm": target.workspace.freeze_batch_norm,
-    }
-
-
-def target_part(target: Target) -> dict[str, tuple[Any, Tensors]]:
-    """The target's settings as a part of a run."""
-    return value_part("target", target_settings(target))
-
-
-def value_part(name: str, value: Any) -> dict[str, tuple[Any, Tensors]]:
-    """Anything that can be written down, as a part of a run."""
-    tensors: Tensors = {}
-    form = encode(value, tensors)
-    return {name: (form, tensors)}
-
-
-def load(path: str | Path, network: nn.Module, *, target: Target | None = None) -> Fitted:
-    """A saved run, ready to predict.
-
-    ``network`` must have the architecture the run was made with, and where a part was frozen, the same weights there;
-    the weights that were learned come from the run. Give ``target``
-    where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
-    """
-    run = store.open_run(path)
-    if run.has("calibrator"):
-        raise MismatchError(
-            f"{str(path)!r} is a calibrated run: read it with tp.calibrate.load_calibrated, or load its folder "
-            "'fitted' for the run without calibration."
-        )
-    if target is None:
-        settings = decode(run.form("target"), run.tensors("target"))
-        target = Target(network, **settings)
-    target.workspace.expect_moving(run.manifest["moving"])
-    check_same_network(run, target)
-    if not run.has("posterior"):
-        raise StoreError(
-            f"the run {str(path)!r} is not finished and its method needs the data to finish: call fit again with "
-            f"checkpoint={str(path)!r}."
-        )
-    posterior = decode(run.form("posterior"), run.tensors("posterior"))
-    if not isinstance(posterior, Posterior):
-        raise CorruptRunError(f"the run {str(path)!r} holds no posterior.")
-    posterior = _to_device(posterior, target.device)
-    target = posterior.retarget(target)
-    manifest = run.manifest
-    info = manifest["info"]
-    status = Status(**info["status"])
-    try:
-        method = decode(manifest["method"], {})
-    except (MismatchError, CorruptRunError, TypeError):
-        method = None  # a method of the user's own: not needed to predict
-    return Fitted(
-        target, posterior, RunInfo(**{**info, "status": status}), method, manifest["seed"], dict(manifest["run"])
-    )
-
-
-def check_same_network(run: store.Run, target: Target) -> None:
-    """Raise :class:`MismatchError` unless the run was made with a network like the target's."""
-    then, now = Layout.from_description(run.manifest["layout"]), target.layout
-    if then != now:
-        old, new = {e.name: e.shape for e in then.entries}, {e.name: e.shape for e in now.entries}
-        differences = [
-            f"{name}: {old.get(name, 'absent')} in the run, {new.get(name, 'absent')} now"
-            for name in {**old, **new}
-            if old.get(name) != new.get(name)
-        ] or [f"dtype {then.dtype} in the run, {now.dtype} now"]
-        raise MismatchError("the network differs from the one the run was made with: " + "; ".join(differences[:5]))
-    if run.manifest["frozen"] != target.workspace.frozen_fingerprint():
-        raise MismatchError(
-            "the frozen parameters or buffers of the network differ from those the run was made with: load the same "
-            "pretrained weights first."
-        )
-
-
-def _draws_in(posterior: Posterior) -> list[Draws]:
-    return [part for _, part in posterior.parts() if isinstance(part, Draws)]
-
-
-def _to_device(value: Any, device: torch.device) -> Any:
-    """Move the tensors inside a posterior."""
-    if device.type == "cpu" or any(rows_file(c.theta) for c in _draws_in(value)):
-        return value  # draws on disk stay there; predictions move those that they need
-    return moved(value, device)
+    def written(self) -> tuple[dict[str, Any], Parts]:
+        """The manifest and the parts that :meth:`save` writes; those who keep more beside a run add to them."""
+        manifest, parts = describe(self.target, self.info, self.method, self.seed, self.run)
+        return manifest, {**parts, **value_part("posterior", self.posterior)}

@@ -2,35 +2,39 @@
 
 Tensor files are written first, under names that no earlier manifest knows, and synced; then the manifest is replaced in
 one atomic step; then files that no manifest names any more are removed. A process killed at any instant leaves either
-the old run or the new one, never a mixture, and a reader can check every byte against the manifest's digests.
+the old run or the new one, never a mixture. The manifest holds a digest of every file and one of itself, so a reader
+can check every byte.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 import platform
 import re
-import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from temperance.core import files, sealed
 from temperance.core import growing as rows
+from temperance.core.encoding import decode
 from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
+from temperance.run.manifest import check_manifest, reading
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
-_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}\.run\.(safetensors|rows)|\.manifest\.json-[0-9a-f]{12}")
+_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}\.run\.(safetensors|rows)")
+
+Parts = Mapping[str, tuple[Any, dict[str, Tensor]]]
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -41,26 +45,55 @@ class Run:
     manifest: dict[str, Any]
     _cache: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
-    def tensors(self, part: str) -> dict[str, Tensor]:
-        """The tensors of one part (``"posterior"``, ``"state"``), checked against their digest."""
-        if part not in self._cache:
-            self._cache[part] = self._read(part)
-        return self._cache[part]
-
     def has(self, part: str) -> bool:
         """Whether the run has this part."""
         return part in self.manifest["parts"]
 
     def form(self, part: str) -> Any:
         """The JSON form that goes with the tensors of a part."""
+        if not self.has(part):
+            raise CorruptRunError(f"the run {str(self.path)!r} is incomplete: it has no part {part!r}.")
         return self.manifest["parts"][part]["form"]
 
-    def _read(self, part: str) -> dict[str, Tensor]:
-        entry = self.manifest["parts"][part]
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """The tensors of one part (``"posterior"``, ``"state"``), checked against their digest."""
+        if part not in self._cache:
+            self.form(part)
+            self._cache[part] = self._read(self.manifest["parts"][part])
+        return self._cache[part]
+
+    def value(self, part: str) -> Any:
+        """The value that a part holds. Whatever cannot be read is a :class:`CorruptRunError`; what needs code of the
+        user's a :class:`MismatchError`."""
+        form, tensors = self.form(part), self.tensors(part)
+        return self.read(lambda: decode(form, tensors), f"the part {part!r}")
+
+    def read(self, make: Callable[[], Made], what: str) -> Made:
+        """``make()``, with whatever a manifest of the wrong shape makes it raise as a :class:`CorruptRunError`."""
+        with reading(f"{what} of the run {str(self.path)!r}"):
+            return make()
+
+    def entry(self, name: str, kind: type[Made]) -> Made:
+        """One entry of the manifest, of the type it must have."""
+        found = self.manifest.get(name)
+        if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+            raise CorruptRunError(
+                f"the manifest of the run {str(self.path)!r} is damaged: {name!r} must be of type {kind.__name__}; "
+                f"got {type(found).__name__ if name in self.manifest else 'nothing'}."
+            )
+        return found
+
+    def _read(self, entry: dict[str, Any]) -> dict[str, Tensor]:
+        made = {} if entry["file"] is None else self._plain(entry)
+        for name, about in entry.get("rows", {}).items():
+            made[name] = self._map(about)
+        return made
+
+    def _plain(self, entry: dict[str, Any]) -> dict[str, Tensor]:
         file = self.path / entry["file"]
         if not file.is_file():
             raise CorruptRunError(f"the run {str(self.path)!r} is incomplete: {entry['file']} is missing.")
-        found = file_digest(file)
+        found = files.digest(file)
         if found != entry["sha256"]:
             raise CorruptRunError(
                 f"the file {str(file)!r} is damaged: its sha256 should be {entry['sha256'][:16]}…, is {found[:16]}…"
@@ -68,12 +101,9 @@ class Run:
         try:
             # Copies, because tensors inside the file are not aligned as torch aligns its own, and the rounding of
             # vectorised sums depends on alignment: without this a resumed L-BFGS drifts from the uninterrupted one.
-            made = {name: value.clone() for name, value in safetensors.torch.load_file(file).items()}
-        except safetensors.SafetensorError as error:
+            return {name: value.clone() for name, value in safetensors.torch.load_file(file).items()}
+        except (safetensors.SafetensorError, ValueError, KeyError) as error:
             raise CorruptRunError(f"the file {str(file)!r} cannot be read: {error}") from error
-        for name, about in entry.get("rows", {}).items():
-            made[name] = self._map(about)
-        return made
 
     def _map(self, about: dict[str, Any]) -> Tensor:
         """A matrix that is in a file of its own, checked and mapped."""
@@ -85,98 +115,163 @@ class Run:
         return rows.map_rows(where, about["width"], dtype)
 
 
-def write_run(
-    path: str | Path, manifest: Mapping[str, Any], parts: Mapping[str, tuple[Any, dict[str, Tensor]]]
-) -> None:
+def open_run(path: str | Path) -> Run:
+    """Read and check a run's manifest."""
+    folder = Path(path)
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
+    manifest = sealed.read(file, FORMAT)
+    check_manifest(manifest, _OURS, f"the manifest {str(file)!r}")
+    return Run(folder, manifest)
+
+
+def write_run(path: str | Path, manifest: Mapping[str, Any], parts: Parts) -> None:
     """Write a run: ``parts`` maps a name to (JSON form, tensors). All of it appears at once, or none of it.
 
     Raises :class:`StoreError` on a read-only or full disk, or where ``path`` holds something that is not a run; what
     was there before stays as it was.
     """
-    if not isinstance(path, str | Path):
-        raise ArgumentError(f"`path` must be the name of a folder; got {path!r}.")
-    folder = Path(path)
-    written: list[Path] = []
+    folder = check_place(path)
+    draft = _Draft(folder)
     try:
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"`path` must be a folder; {str(folder)!r} is a file.")
-        if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
-            raise StoreError(
-                f"`path` must be a new or empty folder or an earlier run; {str(folder)!r} holds other files."
-            )
         folder.mkdir(parents=True, exist_ok=True)
-        entries: dict[str, Any] = {}
         for name, (form, tensors) in parts.items():
-            file = folder / f"{name}-{secrets.token_hex(6)}.run.safetensors"
-            written.append(file)
-            mapped = {key: value for key, value in tensors.items() if rows.rows_file(value) is not None}
-            plain = {key: value for key, value in tensors.items() if key not in mapped}
-            data = safetensors.torch.save(
-                {key: value.detach().cpu().contiguous() for key, value in _own(plain).items()}
-            )
-            _write_synced(file, data)
-            entries[name] = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "form": form}
-            if mapped:
-                entries[name]["rows"] = {key: _keep_rows(folder, value, written) for key, value in mapped.items()}
-        for named in _rows_named(entries):
-            if (folder / named).is_file():
-                rows.sync(folder / named)
-        whole = {"format": FORMAT, "versions": describe_versions(), **manifest, "parts": entries}
-        temporary = folder / f".{MANIFEST}-{secrets.token_hex(6)}"
-        written.append(temporary)
-        _write_synced(temporary, json.dumps(whole, indent=1).encode())
-        os.replace(temporary, folder / MANIFEST)
-        _sync_folder(folder)
+            draft.add(name, form, tensors)
+        draft.publish(manifest)
     except BaseException as error:
-        for leftover in written:
-            with contextlib.suppress(OSError):
-                leftover.unlink()
+        draft.abandon()
         if isinstance(error, StoreError) or not isinstance(error, OSError):
             raise
         raise StoreError(
             f"the run could not be written to {str(folder)!r}: {error}. Nothing was changed there."
         ) from error
-    keep = {entry["file"] for entry in entries.values()} | _rows_named(entries)
-    for file in folder.iterdir():
-        if _OURS.fullmatch(file.name) and file.name not in keep:
+    _sweep(folder, draft.named())
+
+
+class _Draft:
+    """A run being written: files that nothing names yet, until the manifest does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written: list[Path] = []
+        self.entries: dict[str, Any] = {}
+        self.manifest: Path | None = None  # under its temporary name, once it is whole and on the disk
+
+    def add(self, name: str, form: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Write the tensors of a part, if it has any."""
+        mapped = {key: value for key, value in tensors.items() if rows.rows_file(value) is not None}
+        plain = {key: value for key, value in tensors.items() if key not in mapped}
+        entry: dict[str, Any] = {"file": None, "sha256": None, "form": form}
+        if plain:
+            file = self._fresh(name, ".run.safetensors")
+            data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in _own(plain).items()})
+            files.write_new(file, data)
+            entry |= {"file": file.name, "sha256": hashlib.sha256(data).hexdigest()}
+        if mapped:
+            entry["rows"] = {key: self._keep_rows(value) for key, value in mapped.items()}
+        self.entries[name] = entry
+
+    def publish(self, manifest: Mapping[str, Any]) -> None:
+        """Put the manifest in its place: from then on the new run is the run."""
+        for named in _rows_named(self.entries):
+            if (self.folder / named).is_file():
+                files.sync(self.folder / named)
+        whole = {"format": FORMAT, "versions": describe_versions(), **manifest, "parts": self.entries}
+        beside = self.folder / files.temporary_name(MANIFEST)
+        self.written.append(beside)
+        files.write_new(beside, sealed.render(whole))
+        self.manifest = beside
+        files.move(beside, self.folder / MANIFEST)
+
+    def abandon(self) -> None:
+        """Remove what was written, unless a manifest names it already: whatever was raised then, the run is there."""
+        if self.manifest is not None and not self.manifest.exists():
+            return
+        for leftover in self.written:
             with contextlib.suppress(OSError):
-                file.unlink()
+                leftover.unlink()
+
+    def named(self) -> set[str]:
+        """The files that the manifest speaks of."""
+        return {entry["file"] for entry in self.entries.values()} | _rows_named(self.entries)
+
+    def _fresh(self, name: str, suffix: str) -> Path:
+        file = self.folder / f"{name}-{files.token()}{suffix}"
+        self.written.append(file)
+        return file
+
+    def _keep_rows(self, value: Tensor) -> dict[str, Any]:
+        """Name the file of a mapped matrix; bring a copy of it into the folder if it is from another one."""
+        source = rows.rows_file(value)
+        assert source is not None
+        if source.path.parent.resolve() != self.folder.resolve() or not source.path.is_file():
+            source = rows.write_rows(value, self._fresh("draws", rows.SUFFIX))
+        return {
+            "file": source.path.name,
+            "rows": source.rows,
+            "width": value.shape[1],
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "checksum": source.checksum,
+        }
 
 
-def open_run(path: str | Path) -> Run:
-    """Read a run's manifest."""
+def check_place(path: str | Path) -> Path:
+    """A folder in which a run may be written: new, empty, or an earlier run."""
+    if not isinstance(path, str | Path):
+        raise ArgumentError(f"`path` must be the name of a folder; got {path!r}.")
     folder = Path(path)
-    file = folder / MANIFEST
-    if not file.is_file():
-        raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
     try:
-        manifest = json.loads(file.read_text())
-        version, parts = manifest["format"], manifest["parts"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise CorruptRunError(f"the manifest {str(file)!r} is damaged: {error}") from error
-    if version != FORMAT or not isinstance(parts, dict):
-        raise MismatchError(
-            f"the run {str(folder)!r} has format {version!r}; this version of temperance reads format {FORMAT}."
-        )
-    return Run(folder, manifest)
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"`path` must be a folder; {str(folder)!r} is a file.")
+        if folder.is_dir() and any(folder.iterdir()) and not is_run(folder):
+            raise StoreError(
+                f"`path` must be a new or empty folder or an earlier run; {str(folder)!r} holds other files."
+            )
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"the run could not be written to {str(folder)!r}: {error}.") from error
+    return folder
 
 
-def _keep_rows(folder: Path, value: Tensor, written: list[Path]) -> dict[str, Any]:
-    """Name the file of a mapped matrix; bring a copy of it into the folder if it is from another one."""
-    source = rows.rows_file(value)
-    assert source is not None
-    if source.path.parent.resolve() != folder.resolve() or not source.path.is_file():
-        file = folder / f"draws-{secrets.token_hex(6)}{rows.SUFFIX}"
-        written.append(file)
-        source = rows.write_rows(value, file)
-    dtype = str(value.dtype).removeprefix("torch.")
-    return {
-        "file": source.path.name,
-        "rows": source.rows,
-        "width": value.shape[1],
-        "dtype": dtype,
-        "checksum": source.checksum,
-    }
+def is_run(folder: Path) -> bool:
+    """A run, even one whose manifest is of another format, or what is left of one killed before its first manifest."""
+    if not (folder / MANIFEST).is_file():
+        return all(is_file_of_run(f.name) for f in folder.iterdir())
+    try:
+        sealed.read(folder / MANIFEST, FORMAT)
+    except MismatchError:
+        return any(_OURS.fullmatch(f.name) for f in folder.iterdir())
+    except CorruptRunError:
+        return False
+    return True
+
+
+def is_file_of_run(name: str) -> bool:
+    """Whether only a run of ours can have given a file this name."""
+    return _OURS.fullmatch(name) is not None or files.is_temporary_of(name, MANIFEST)
+
+
+def remove_run(folder: Path) -> None:
+    """Remove the files of a run, and the folder if nothing else is in it."""
+    own = [f for f in folder.iterdir() if is_file_of_run(f.name) and f.is_file()]
+    if is_run(folder):
+        own.append(folder / MANIFEST)
+    for file in own:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something of the user's is there
+        folder.rmdir()
+
+
+def _sweep(folder: Path, keep: set[str]) -> None:
+    """Remove files that no manifest names any more, and what a killed process left. The new run is safe by now, so
+    nothing that goes wrong here is an error."""
+    with contextlib.suppress(OSError):
+        for file in list(folder.iterdir()):
+            if is_file_of_run(file.name) and file.name not in keep:
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def _rows_named(entries: Any) -> set[str]:
@@ -194,12 +289,6 @@ def describe_versions() -> dict[str, str]:
     return {"temperance": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def file_digest(path: Path) -> str:
-    """sha256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """safetensors refuses tensors that share memory: such ones are copied."""
     seen: set[int] = set()
@@ -209,30 +298,3 @@ def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         made[name] = value.clone() if place in seen else value
         seen.add(place)
     return made
-
-
-def _is_ours(folder: Path) -> bool:
-    """A run, or what is left of one that was killed before its first manifest."""
-    if (folder / MANIFEST).is_file():
-        try:
-            manifest = json.loads((folder / MANIFEST).read_text())
-            return isinstance(manifest["format"], int) and isinstance(manifest["parts"], dict)
-        except (ValueError, KeyError, TypeError):
-            return False
-    return all(_OURS.fullmatch(f.name) for f in folder.iterdir())
-
-
-def _write_synced(file: Path, data: bytes) -> None:
-    with file.open("xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

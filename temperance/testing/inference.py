@@ -23,7 +23,8 @@ from temperance.model.priors import GaussianPrior
 from temperance.model.target import Target
 from temperance.posteriors import Draws, Gaussian, Point, Posterior
 from temperance.run.fit import fit
-from temperance.run.fitted import Fitted, load
+from temperance.run.fitted import Fitted
+from temperance.run.loading import load
 from temperance.testing.checks import Report
 from temperance.testing.cost import check_cost, patched
 from temperance.testing.problems import ClosedForm, linear_gaussian, skewed_counts

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -15,12 +16,21 @@ import torch
 from torch import nn
 
 import temperance as tp
+from temperance.core import files, sealed
 from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.linalg import DenseCovariance, DiagonalCovariance, LowRankCovariance
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
-from temperance.run import store
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4
+
+
+@contextlib.contextmanager
+def resealed(path: Path):
+    """Change a manifest as someone would who knows how its digest is made."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["sha256"]
+    yield manifest
+    (path / "manifest.json").write_bytes(sealed.render(manifest))
 
 
 def network() -> nn.Module:
@@ -134,17 +144,17 @@ def test_damaged_files_are_found_out(tmp_path):
 def test_a_manifest_cannot_name_foreign_code(tmp_path):
     path = tmp_path / "run"
     fitted_run().save(path)
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["parts"]["target"]["form"]["$dict"][4][1] = {"$name": "os:system"}
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(MismatchError, match="os:system"):
-        tp.load(path, network())
+    for name in ("os:system", "torch.nn.modules.linear:torch", "temperance.run.store:remove_run", "torch.nn:Linear"):
+        with resealed(path) as manifest:
+            manifest["parts"]["target"]["form"]["$dict"][4][1] = {"$name": name}
+        with pytest.raises(MismatchError, match=name):
+            tp.load(path, network())
 
 
 def test_nothing_is_pickled(tmp_path):
     fitted_run().save(tmp_path / "run")
     names = sorted(f.suffix for f in (tmp_path / "run").iterdir())
-    assert names == [".json", ".safetensors", ".safetensors"]
+    assert names == [".json", ".safetensors"]
     for file in (tmp_path / "run").glob("*.safetensors"):
         with pytest.raises(Exception):  # noqa: B017, PT011
             pickle.loads(file.read_bytes())
@@ -167,7 +177,7 @@ def test_unwritable_places(tmp_path):
     assert (tmp_path / "folder" / "thesis.tex").read_text() == "mine"
 
 
-@pytest.mark.parametrize("fails_at", [1, 2, 3])
+@pytest.mark.parametrize("fails_at", [1, 2])
 def test_a_full_disk_leaves_the_old_run_as_it_was(tmp_path, monkeypatch, fails_at):
     path = tmp_path / "run"
     old = fitted_run()
@@ -184,15 +194,15 @@ def test_a_full_disk_leaves_the_old_run_as_it_was(tmp_path, monkeypatch, fails_a
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(StoreError, match=r"No space left on device.*Nothing was changed"):
         new.save(path)
-    monkeypatch.setattr(store.os, "fsync", real)
+    monkeypatch.setattr(files.os, "fsync", real)
     assert sorted(f.name for f in path.iterdir()) == before
     assert torch.equal(tp.load(path, network()).predict(X).probs, old.predict(X).probs)
     fresh = tmp_path / "fresh"
     count = 0
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(StoreError):
         new.save(fresh)
     assert not any(fresh.iterdir())
@@ -203,7 +213,7 @@ def test_saving_again_replaces_the_run_and_leaves_no_litter(tmp_path):
     fitted_run().save(path)
     second = fitted_run(tp.MAP(lr=0.5))
     second.save(path)
-    assert len(list(path.iterdir())) == 3
+    assert len(list(path.iterdir())) == 2
     assert torch.equal(tp.load(path, network()).predict(X).probs, second.predict(X).probs)
 
 

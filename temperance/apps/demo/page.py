@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import temperance as tp
+from temperance.core import files
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -60,5 +61,5 @@ def write_page(folder: Path, results: Sequence[Any], figures: Mapping[str, str],
         f"{''.join(plots)}</body></html>"
     )
     path = folder / "index.html"
-    path.write_text(text)
+    files.write_text(path, text)
     return path

@@ -19,6 +19,7 @@ from torch import Tensor
 import temperance as tp
 from temperance.apps.demo.figures import draw_figures
 from temperance.apps.demo.page import write_page
+from temperance.core import files
 
 SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
     "MAP": lambda: tp.MAP(lr=1e-3),
@@ -96,7 +97,7 @@ def run_demo(
     figures = draw_figures(shown, folder)
     settings = {"seed": seed, "seeds": seeds, "epochs": epochs, "second_epochs": SECOND_EPOCHS}
     data = {"settings": settings, "version": tp.__version__, "results": [asdict(r) for r in results]}
-    (folder / "results.json").write_text(json.dumps(data, indent=1))
+    files.write_text(folder / "results.json", json.dumps(data, indent=1))
     page = write_page(folder, results, figures, settings)
     console.print(f"Wrote {page} (open it in a browser), results.json and {len(figures)} plots.")
     return results

@@ -26,6 +26,7 @@ from temperance.model.theta import Layout
 from temperance.posteriors import Trace
 from temperance.run import store
 from temperance.run.fitted import Fitted
+from temperance.run.parts import info_in
 
 _HISTORIES = {"losses": "train/loss", "held_out_scores": "train/held_out_score", "elbos": "train/elbo"}
 
@@ -137,13 +138,14 @@ class TensorBoardLogger:
         """Write what is new; how many epochs have been written by now."""
         with self._lock:
             try:
-                info = store.open_run(self.checkpoint).manifest["info"]
+                info = info_in(store.open_run(self.checkpoint))
             except (StoreError, OSError):  # not begun yet
                 return self._written["losses"]
             for name, tag in _HISTORIES.items():
                 begun = self._written[name]
-                _series(self._writer, tag, range(begun + 1, len(info[name]) + 1), info[name][begun:])
-                self._written[name] = len(info[name])
+                history = getattr(info, name)
+                _series(self._writer, tag, range(begun + 1, len(history) + 1), history[begun:])
+                self._written[name] = len(history)
             self._writer.flush()
             return self._written["losses"]
 

@@ -235,7 +235,7 @@ class BayesianEstimator(BaseEstimator):
         super().__setstate__(state)
         if packed is not None:
             run = saving.unpack(packed)
-            self.calibrator_ = saving.extras_in(run)["calibrator"]
+            self.calibrator_ = saving.extras_in(run, ["calibrator"])["calibrator"]
             self.fitted_ = saving.fitted_in(run, self._blueprint, self._device_here())
 
     def _device_here(self) -> torch.device:
@@ -263,22 +263,30 @@ class BayesianEstimator(BaseEstimator):
         saving.save_run(path, self.fitted_, {**self._extras(), **kept})
 
     @classmethod
+    def _rebuilt(cls, kept: dict[str, Any], network: Any) -> Self:
+        """The estimator of what :meth:`save` kept, but for its fit."""
+        made = cls(**{**kept["params"], "network": network})
+        made._blueprint = Blueprint.described(kept["blueprint"], network)
+        made.calibrator_ = kept["calibrator"]
+        for name, value in kept["learned"].items():
+            if name not in cls._learned:
+                raise ValueError(f"{name!r} is nothing that {cls.__name__} learns")
+            setattr(made, name, saving.from_plain(value))
+        return made
+
+    @classmethod
     def load(cls, path: str | Path, *, network: Any = None) -> Self:
         """The estimator that :meth:`save` wrote; its predictions are the same bit for bit."""
         run = store.open_run(path)
         if not run.has(saving.PART):
             raise StoreError(f"`path` must be the folder of a saved estimator; {str(path)!r} holds a plain run.")
-        kept = saving.extras_in(run)
+        kept = saving.extras_in(run, saving.EXTRAS)
         if kept["class"] != cls.__name__:
             raise StoreError(f"`path` {str(path)!r} holds a {kept['class']}: use {kept['class']}.load.")
         if kept["own_network"] != (check_factory(network) is not None):
             rule = "the function that made the network" if kept["own_network"] else "left out: the usual network"
             raise ArgumentError(f"`network` must be {rule} when the estimator was fitted; got {network!r}.")
-        made = cls(**{**kept["params"], "network": network})
-        made._blueprint = Blueprint.described(kept["blueprint"], network)
-        made.calibrator_ = kept["calibrator"]
-        for name, value in kept["learned"].items():
-            setattr(made, name, saving.from_plain(value))
+        made = run.read(lambda: cls._rebuilt(kept, network), "the estimator")
         made.fitted_ = saving.fitted_in(run, made._blueprint, made._device_here())
         return made
 

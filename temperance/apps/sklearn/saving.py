@@ -5,6 +5,7 @@ A folder is a run like any other, with one part more: ``temperance.load(path, ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,22 @@ import safetensors.torch
 import torch
 
 from temperance.apps.sklearn.blueprint import Blueprint
-from temperance.core.encoding import Tensors, decode, encode, moved
-from temperance.core.errors import ArgumentError, CorruptRunError, StoreError
-from temperance.core.status import Status
-from temperance.model.target import Target
-from temperance.posteriors import Posterior
+from temperance.core.encoding import encode
+from temperance.core.errors import ArgumentError, CorruptRunError
 from temperance.run import store
-from temperance.run.fitted import Fitted, RunInfo, check_same_network, describe, target_part, value_part
+from temperance.run.fitted import Fitted
+from temperance.run.loading import fitted_of
+from temperance.run.parts import Parts, value_part
 from temperance.run.store import Run
 
 PART = "estimator"
-Parts = dict[str, tuple[Any, Tensors]]
+EXTRAS = ("class", "params", "blueprint", "own_network", "learned", "calibrator")
 
 
 def parts_of(fitted: Fitted, extras: dict[str, Any]) -> tuple[dict[str, Any], Parts]:
     """A manifest, and the parts that go with it."""
-    manifest = describe(fitted.target, fitted.info, fitted.method, fitted.seed, fitted.run)
-    parts = {
-        **target_part(fitted.target),
-        **value_part("posterior", fitted.posterior),
-        **value_part(PART, extras),
-    }
-    return manifest, parts
+    manifest, parts = fitted.written()
+    return manifest, {**parts, **value_part(PART, extras)}
 
 
 def pack(fitted: Fitted, extras: dict[str, Any]) -> dict[str, Any]:
@@ -63,35 +58,18 @@ def save_run(path: str | Path, fitted: Fitted, extras: dict[str, Any]) -> None:
     store.write_run(path, manifest, parts)
 
 
-def extras_in(run: Run) -> dict[str, Any]:
-    """What the estimator added to a run."""
-    found: dict[str, Any] = decode(run.form(PART), run.tensors(PART))
-    return found
+def extras_in(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    """What the estimator added to a run: these entries."""
+    found = run.value(PART)
+    lacking = [name for name in names if not isinstance(found, dict) or name not in found]
+    if lacking:
+        raise CorruptRunError(f"the estimator in {str(run.path)!r} is damaged: it lacks {', '.join(lacking)}.")
+    return dict(found)
 
 
 def fitted_in(run: Run, blueprint: Blueprint, device: torch.device) -> Fitted:
     """The fit in a run, around a network made anew from its blueprint."""
-    settings = decode(run.form("target"), run.tensors("target"))
-    target = Target(blueprint.network(settings["likelihood"]).to(device), **settings)
-    target.workspace.expect_moving(run.manifest["moving"])
-    check_same_network(run, target)
-    posterior = decode(run.form("posterior"), run.tensors("posterior"))
-    if not isinstance(posterior, Posterior):
-        raise CorruptRunError("the estimator's run holds no posterior.")
-    posterior = posterior if device.type == "cpu" else moved(posterior, device)
-    info = run.manifest["info"]
-    try:
-        method = decode(run.manifest["method"], {})
-    except (StoreError, TypeError):
-        method = None  # a method of the user's own: not needed to predict
-    return Fitted(
-        posterior.retarget(target),
-        posterior,
-        RunInfo(**{**info, "status": Status(**info["status"])}),
-        method,
-        run.manifest["seed"],
-        dict(run.manifest["run"]),
-    )
+    return fitted_of(run, lambda settings: blueprint.network(settings["likelihood"]).to(device))
 
 
 def setting(name: str, value: Any) -> Any:

@@ -11,8 +11,9 @@ pandas and the rest are imported when the first of these names is used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from temperance.core.demand import on_demand
 
 if TYPE_CHECKING:
     from temperance.apps.tables.compare import Comparison, compare_table
@@ -31,10 +32,6 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-
+__getattr__ = on_demand(__name__, _PLACES)
 
 __all__ = ["Comparison", "Evaluation", "TableRun", "compare_table", "fit_table", "load_table_run"]

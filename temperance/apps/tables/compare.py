@@ -19,6 +19,7 @@ from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.prepare import Prepared, Say, prepare_table
 from temperance.apps.tables.safeguards import check_promises
 from temperance.apps.tables.scores import plain_fields, row_scores, summary
+from temperance.core import files
 from temperance.core.errors import ArgumentError, StoreError, TemperanceError
 from temperance.core.outcomes import Outcome
 from temperance.inference.base import Inference
@@ -75,8 +76,11 @@ class Comparison:
         try:
             path.mkdir(parents=True, exist_ok=True)
             text = json.dumps(_finite(plain_fields(self)), indent=1, ensure_ascii=False)
-            (path / "compare.json").write_text(text, encoding="utf-8")
-            with (path / "compare.csv").open("w", encoding="utf-8", newline="") as stream:
+            files.write_text(path / "compare.json", text)
+            with (
+                files.replacing(path / "compare.csv") as draft,
+                draft.open("w", encoding="utf-8", newline="") as stream,
+            ):
                 names, paired = list(self.baseline), KINDS.of(self.outcome).paired
                 writer = csv.writer(stream)
                 versus = [f"{name}_versus_map{part}" for name in paired for part in ("", "_standard_error")]

@@ -12,7 +12,7 @@ import torch
 
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, training
 from temperance.apps.tables.encode import Encoded
-from temperance.apps.tables.folder import CHECKPOINT, check_out, save_table_run
+from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
 from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness
@@ -97,7 +97,7 @@ def fit_table(
         data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, seed=seed,
         max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
     )  # fmt: skip
-    checkpoint = None if folder is None else folder / CHECKPOINT
+    checkpoint = None if folder is None else claim_for_fit(folder)
     run = fit_prepared(
         prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
         checkpoint=checkpoint, progress=progress, say=say,

@@ -1,159 +1,155 @@
-"""A run on disk: ``table.json`` and its tensors, the posterior in a folder of its own, and the test rows.
+"""A run on disk: ``table.json``, the model in a folder of its own, and the test rows.
 
 New files are written under fresh names; then ``table.json`` is replaced in one step; then what it does not name any
-more is removed. A process killed at any instant leaves the old run or the new one.
+more is removed. A process killed at any instant leaves the old run or the new one. What may be removed is what
+``files.json`` lists (see :mod:`temperance.apps.tables.claim`): a file of the user's never is.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-import safetensors
-import safetensors.torch
-
-import temperance.judge.calibrate  # noqa: F401  a saved calibrator is found by its name
 from temperance.apps.recipes import table_target
-from temperance.apps.tables.kinds import KINDS
+from temperance.apps.tables.claim import Claim
 from temperance.apps.tables.run import TableRun, TableState
-from temperance.core.encoding import Tensors, decode, encode
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
-from temperance.core.outcomes import Outcome
+from temperance.core import files, sealed
+from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
-from temperance.run.fitted import load
-from temperance.run.store import describe_versions, file_digest
+from temperance.run import store
+from temperance.run.loading import fitted_of
+from temperance.run.manifest import reading
+from temperance.run.parts import value_part
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 2
-_NAMED = 1  # the format whose schema has the name of its outcome, under `task`
 TABLE = "table.json"
 CHECKPOINT = "checkpoint"
-TEST = "test.csv"
-_OWN = (CHECKPOINT, "model-", "table-", f".{TABLE}-", f".{TEST}-")
+_PART = "table"
+_ENTRIES = {
+    "versions": dict,
+    "model": str,
+    "sha256 of its manifest": str,
+    "test": str,
+    "sha256 of test": str,
+    "notices": list,
+}
 
 
 def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Path:
     """A folder in which a run may be written: new or empty, an earlier run if it may be overwritten, or an unfinished
     one that goes on."""
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"`out` must be a folder; {str(folder)!r} is a file.")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return folder
-    finished, begun = (folder / TABLE).is_file(), (folder / CHECKPOINT).is_dir()
-    if not finished and not begun and not all(_is_ours(file.name) for file in folder.iterdir()):
-        raise StoreError(f"`out` must be a new folder or a run of a table; {str(folder)!r} holds other files.")
+    claim = Claim.of(path)
+    finished, begun = claim.holds(TABLE), claim.holds(CHECKPOINT)
     if finished and not overwrite and not begun:
-        raise StoreError(f"`out` {str(folder)!r} holds a finished run; choose another folder, or --overwrite it.")
+        raise StoreError(f"`out` {str(claim.folder)!r} holds a finished run; choose another folder, or --overwrite it.")
     if begun and not resume and not overwrite:
-        raise StoreError(f"`out` {str(folder)!r} holds a run that was not finished: --resume it, or --overwrite it.")
+        raise StoreError(
+            f"`out` {str(claim.folder)!r} holds a run that was not finished: --resume it, or --overwrite it."
+        )
     if begun and overwrite and not resume:
-        for old in folder.glob(f"{CHECKPOINT}*"):
-            shutil.rmtree(old)
-    return folder
+        claim.remove(name for name in claim.names if name.startswith(CHECKPOINT))
+    return claim.folder
+
+
+def claim_for_fit(folder: Path) -> Path:
+    """Note that the checkpoints of a fit will be ours, and say where they go."""
+    Claim.of(folder).add(CHECKPOINT, f"{CHECKPOINT}-again")
+    return folder / CHECKPOINT
 
 
 def save_table_run(run: TableRun, path: str | Path, *, overwrite: bool = False) -> None:
     """See :meth:`TableRun.save`."""
     folder = check_out(path, overwrite=overwrite, resume=True)
-    token = secrets.token_hex(6)
-    model, file = f"model-{token}", f"table-{token}.safetensors"
-    tensors: Tensors = {}
-    form = encode(run.state, tensors)
+    claim, token = Claim.of(folder), files.token()
+    model, test = f"model-{token}", f"test-{token}.csv"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        run.fitted.save(folder / model)
-        safetensors.torch.save_file({name: value.contiguous() for name, value in tensors.items()}, folder / file)
-        run.test_frame.to_csv(folder / f".{TEST}-{token}", index=False)
+        claim.add(model, test, TABLE)
+        manifest, parts = run.fitted.written()
+        store.write_run(folder / model, manifest, {**parts, **value_part(_PART, run.state)})
+        with files.replacing(folder / test) as draft:
+            run.test_frame.to_csv(draft, index=False)
         about = {
             "format": FORMAT,
-            "versions": describe_versions(),
+            "versions": store.describe_versions(),
             "model": model,
-            "tensors": file,
-            "sha256": file_digest(folder / file),
+            "sha256 of its manifest": files.digest(folder / model / store.MANIFEST),
+            "test": test,
+            "sha256 of test": files.digest(folder / test),
             "notices": run.notices,
-            "state": form,
         }
-        (folder / f".{TABLE}-{token}").write_text(json.dumps(about, indent=1), encoding="utf-8")
-        os.replace(folder / f".{TEST}-{token}", folder / TEST)
-        os.replace(folder / f".{TABLE}-{token}", folder / TABLE)
+        files.write_bytes(folder / TABLE, sealed.render(about))
     except OSError as error:
-        for leftover in folder.glob(f"*{token}*"):
-            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        claim.remove([model, test])
         if isinstance(error, StoreError):
             raise
         raise StoreError(f"the run could not be written to {str(folder)!r}: {error}.") from error
-    for old in folder.iterdir():
-        if old.name.startswith(CHECKPOINT) or (
-            _is_ours(old.name) and token not in old.name and old.name not in (TABLE, TEST)
-        ):
-            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+    claim.tidy()  # while the names of a killed save are still in the list
+    claim.remove(name for name in claim.names if name not in (model, test, TABLE))
 
 
 def load_table_run(path: str | Path) -> TableRun:
     """A run that :func:`~temperance.apps.tables.fit_table` or the command ``temperance fit`` saved."""
     folder = Path(path)
-    file = folder / TABLE
-    if not file.is_file():
+    if not (folder / TABLE).is_file():
         hint = (
             " It was not finished: run `temperance fit` again with --resume." if (folder / CHECKPOINT).is_dir() else ""
         )
         raise StoreError(f"`run` must be a folder that `temperance fit` made; {str(folder)!r} has no {TABLE}.{hint}")
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-        version, made_by = about["format"], str(about["versions"]["temperance"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRunError(f"{str(file)!r} is damaged: {error}.") from error
-    if version not in (_NAMED, FORMAT) or _major(made_by) > _major(__version__):
-        raise MismatchError(
-            f"the run {str(folder)!r} was made by temperance {made_by} (format {version}); this is temperance "
-            f"{__version__}, which reads format {FORMAT}. Install that version, or fit again."
-        )
-    tensors_file = folder / about["tensors"]
-    if not tensors_file.is_file() or file_digest(tensors_file) != about["sha256"]:
-        raise CorruptRunError(f"the run {str(folder)!r} is damaged: {about['tensors']} is missing or was changed.")
-    try:
-        tensors = {name: value.clone() for name, value in safetensors.torch.load_file(tensors_file).items()}
-        state = decode(_renewed(about["state"]) if version == _NAMED else about["state"], tensors)
-    except (KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise CorruptRunError(f"{str(file)!r} is damaged: {error}.") from error
+    about = _about(folder)
+    manifest = folder / about["model"] / store.MANIFEST
+    if not manifest.is_file() or files.digest(manifest) != about["sha256 of its manifest"]:
+        raise CorruptRunError(f"the run {str(folder)!r} is damaged: {about['model']} is missing or was changed.")
+    saved = store.open_run(manifest.parent)
+    state = saved.value(_PART)
     if not isinstance(state, TableState):
-        raise CorruptRunError(f"{str(file)!r} holds no table.")
+        raise CorruptRunError(f"{str(manifest.parent)!r} holds no table.")
     schema = state.schema
-    target = table_target(
-        schema.outcome, schema.inputs, schema.outputs, hidden=state.hidden, likelihood=state.likelihood
-    )
-    fitted = load(folder / about["model"], target.network)
-    return TableRun(
-        state, fitted, _test_rows(folder, [*schema.text_columns, schema.id, schema.group]), list(about["notices"])
-    )
+    with reading(f"the table of the run {str(folder)!r}"):
+        target = table_target(
+            schema.outcome, schema.inputs, schema.outputs, hidden=state.hidden, likelihood=state.likelihood
+        )
+        text = [*schema.text_columns, schema.id, schema.group]
+    return TableRun(state, fitted_of(saved, target.network), _test_rows(folder, about, text), list(about["notices"]))
 
 
-def _renewed(state: dict[str, Any]) -> dict[str, Any]:
-    """A state of format 1 in the words of format 2."""
-    schema = state["fields"]["schema"]["fields"]
+def _about(folder: Path) -> dict[str, Any]:
+    """What ``table.json`` says, checked."""
     try:
-        outcome = Outcome.named(schema.pop("task"), "task", among=KINDS.outcomes)
-    except ArgumentError as error:
-        raise MismatchError(f"the run predicts what is not known here: {error}") from error
-    schema["outcome"] = encode(outcome, {})
-    return state
+        about = sealed.read(folder / TABLE, FORMAT)
+    except MismatchError as error:
+        raise MismatchError(f"{error} Install the version that made it, or fit again.") from error
+    with reading(f"{str(folder / TABLE)!r}"):
+        made_by = str(about["versions"]["temperance"])
+        for name, kind in _ENTRIES.items():
+            if not isinstance(about[name], kind):
+                raise TypeError(f"`{name}` must be of type {kind.__name__}")
+    if _major(made_by) > _major(__version__):
+        raise MismatchError(
+            f"the run {str(folder)!r} was made by temperance {made_by}; this is temperance {__version__}. Install that "
+            "version, or fit again."
+        )
+    if not Claim.may_name(about["model"]) or not Claim.may_name(about["test"]):
+        raise CorruptRunError(f"{str(folder / TABLE)!r} is damaged: it names files outside its folder.")
+    return about
 
 
-def _test_rows(folder: Path, text: list[str | None]) -> pd.DataFrame:
-    try:
-        names = pd.read_csv(folder / TEST, nrows=0).columns
-        return pd.read_csv(folder / TEST, dtype={name: str for name in text if name in names}, low_memory=False)
-    except (OSError, ValueError):
+def _test_rows(folder: Path, about: dict[str, Any], text: list[str | None]) -> pd.DataFrame:
+    """The test rows as they were saved; none where the user has removed them."""
+    import pandas as pd
+
+    file = folder / about["test"]
+    if not file.is_file():
         return pd.DataFrame()
-
-
-def _is_ours(name: str) -> bool:
-    return name in (TABLE, TEST) or name.startswith(_OWN)
+    if files.digest(file) != about["sha256 of test"]:
+        raise CorruptRunError(f"the run {str(folder)!r} is damaged: {file.name} was changed.")
+    try:
+        names = pd.read_csv(file, nrows=0).columns
+    except pd.errors.EmptyDataError:  # a run without test rows
+        return pd.DataFrame()
+    return pd.read_csv(file, dtype={name: str for name in text if name in names}, low_memory=False)
 
 
 def _major(version: str) -> int:

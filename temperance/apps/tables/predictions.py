@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +19,7 @@ from temperance.apps.tables.kinds import joined, kind_of
 from temperance.apps.tables.reading import CHUNK, Chunk, TableFile
 from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.schema import Schema
+from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, StoreError
 from temperance.predict import Predictive
 
@@ -118,25 +117,22 @@ def predict_file(
     check_new_names(run.schema, table.columns)
     rows = max(1000, min(CHUNK, _OUTPUTS // (30 * run.schema.outputs)))
     asked = total = 0
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        with _writer(temporary, path, table, run) as write:
-            for chunk in table.chunks(rows, text=run.schema.kept_as_text(table.columns), keep_records=True):
-                made = prediction_columns(run, chunk.frame)
-                asked += int((made["ask_a_human"] == "yes").sum())
-                total += len(chunk.frame)
-                write(chunk, made)
-                if advance is not None:
-                    advance(total)
-        if not total:
-            raise DataError(f"{table.name} has a header and no rows.")
-        os.replace(temporary, path)
+        with files.replacing(path) as draft:
+            with _writer(draft, path, table, run) as write:
+                for chunk in table.chunks(rows, text=run.schema.kept_as_text(table.columns), keep_records=True):
+                    made = prediction_columns(run, chunk.frame)
+                    asked += int((made["ask_a_human"] == "yes").sum())
+                    total += len(chunk.frame)
+                    write(chunk, made)
+                    if advance is not None:
+                        advance(total)
+            if not total:
+                raise DataError(f"{table.name} has a header and no rows.")
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise StoreError(f"{str(path)!r} could not be written: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return asked
 
 

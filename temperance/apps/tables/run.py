@@ -149,7 +149,7 @@ class TableRun:
     def _test_rows(self) -> pd.DataFrame:
         if not len(self.test_frame):
             raise ArgumentError(
-                "`data` must be given: this run has no test rows (made with --test 0, or test.csv was removed)."
+                "`data` must be given: this run has no test rows (made with --test 0, or they were removed)."
             )
         return self.test_frame
 

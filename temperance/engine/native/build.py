@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from temperance.core import files
+
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _PARALLEL = ("-fopenmp",)  # PyTorch has loaded its OpenMP already, and shares its threads
 _SOURCE = "normal.c"
@@ -99,11 +101,9 @@ def _build(source: Path, flags: tuple[str, ...]) -> Path:
     folder = _cache()
     made = folder / name
     if not made.is_file():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            built = Path(scratch) / name
+        with files.replacing(made) as built:
             command = [compiler, *flags, "-o", str(built), str(source), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=60)
-            os.replace(built, made)
     return made
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs
@@ -28,7 +28,7 @@ from temperance.model.likelihoods.categorical import Bernoulli, Categorical
 from temperance.model.likelihoods.normal import Normal
 from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.theta import Layout
-from temperance.nn.mlp import MLP
+from temperance.nn.chain import Called, called, is_altered
 
 _IDENTITY, _TANH, _RELU, _LEAKY_RELU, _SIGMOID, _SILU, _ELU, _SOFTPLUS = range(8)
 _PLAIN = {nn.Tanh: _TANH, nn.ReLU: _RELU, nn.Sigmoid: _SIGMOID, nn.SiLU: _SILU}
@@ -61,9 +61,11 @@ class _CPlan(ctypes.Structure):
 class _Layer:
     """W a + b and the activation after it; ``weight`` and ``bias`` are places in θ."""
 
+    name: str
     inputs: int
     outputs: int
-    weight: int
+    has_bias: bool
+    weight: int = 0
     bias: int = -1
     activation: int = _IDENTITY
     slope: float = 0.0
@@ -72,6 +74,7 @@ class _Layer:
 class NativeMLP:
     """U(θ) and ∇U(θ) of a fully connected network over fixed data, on a CPU. Made by :meth:`of`.
 
+    >>> from temperance.nn import MLP
     >>> from temperance.model.priors import GaussianPrior
     >>> network = MLP(2, [20], 3, nn.Tanh)
     >>> layout = Layout.of(network)
@@ -251,50 +254,53 @@ class NativeMLP:
 # ---------------------------------------------------------------------- what can be done
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules of nested Sequentials, in the order they are called."""
-    if isinstance(module, nn.Sequential) and type(module) in (nn.Sequential, MLP):
-        for child in module:  # not children(), which name a repeated one once
-            yield from _leaves(child)
-    else:
-        yield module
-
-
 def _layers_of(network: nn.Module, layout: Layout, x: Tensor) -> list[_Layer] | None:
-    """The layers, if the network is a chain of them on ``x`` and θ is exactly their weights and biases."""
-    modules = list(_leaves(network))
-    if any(_is_altered(module) for module in network.modules()):
+    """The layers, if the network is a chain of them on ``x`` and θ is exactly their weights and biases, in order."""
+    if any(is_altered(module) for module in network.modules()):
         return None
-    flat = x.dim() == 2 or (type(network) is MLP)
-    names = {id(p): name for name, p in network.named_parameters()}
-    expected: list[tuple[str, tuple[int, ...], int]] = []
+    layers = _chained(list(called(network)), flat=x.dim() == 2)
+    if not layers or layers[0].inputs != math.prod(x.shape[1:]):
+        return None
+    joined = all(before.outputs == after.inputs for before, after in pairwise(layers))
+    return layers if joined and _placed(layers, network, layout) else None
+
+
+def _chained(modules: list[Called], flat: bool) -> list[_Layer] | None:
+    """Each linear layer with the activation after it; ``None`` where there is anything else. ``flat`` says whether what
+    comes in is rows × numbers."""
     layers: list[_Layer] = []
-    place, done = 0, True
-    for module in modules:
-        kind = type(module)
-        if kind is nn.Identity or (isinstance(module, nn.Dropout) and module.p == 0):
+    open_layer: _Layer | None = None  # the last one, while it has no activation yet
+    for name, module in modules:
+        if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
             continue
-        if isinstance(module, nn.Flatten) and not layers and (module.start_dim, module.end_dim) == (1, -1):
-            flat = True
-        elif isinstance(module, nn.Linear) and kind is nn.Linear and flat:
-            layers.append(_Layer(module.in_features, module.out_features, place))
-            for parameter in (module.weight, module.bias):
-                if parameter is not None:
-                    if parameter is module.bias:
-                        layers[-1].bias = place
-                    expected.append((names[id(parameter)], tuple(parameter.shape), place))
-                    place += parameter.numel()
-            done = False
-        else:
-            found = _activation_of(module)
-            if found is None or done:
+        if isinstance(module, nn.Flatten):
+            if (module.start_dim, module.end_dim) != (1, -1):
                 return None
-            layers[-1].activation, layers[-1].slope = found
-            done = True
-    entries = [(e.name, e.shape, e.start) for e in layout.entries]
-    width = math.prod(x.shape[1:])
-    joined = [layer.outputs for layer in layers[:-1]] == [layer.inputs for layer in layers[1:]]
-    return layers if layers and entries == expected and layers[0].inputs == width and joined else None
+            flat = True
+        elif type(module) is nn.Linear and flat:
+            open_layer = _Layer(name, module.in_features, module.out_features, has_bias=module.bias is not None)
+            layers.append(open_layer)
+        elif open_layer is not None and (found := _activation_of(module)) is not None:
+            open_layer.activation, open_layer.slope = found
+            open_layer = None
+        else:
+            return None
+    return layers
+
+
+def _placed(layers: list[_Layer], network: nn.Module, layout: Layout) -> bool:
+    """Note where in θ each layer's numbers are; whether θ is these, in order, and nothing else."""
+    names = {id(p): name for name, p in network.named_parameters()}  # tied weights go by their first name
+    expected: list[tuple[str, tuple[int, ...], int]] = []
+    place = 0
+    for layer in layers:
+        module = network.get_submodule(layer.name)
+        layer.weight = place
+        layer.bias = place + layer.inputs * layer.outputs if layer.has_bias else -1
+        for parameter in module.parameters(recurse=False):
+            expected.append((names[id(parameter)], tuple(parameter.shape), place))
+            place += parameter.numel()
+    return [(entry.name, entry.shape, entry.start) for entry in layout.entries] == expected
 
 
 def _activation_of(module: nn.Module) -> tuple[int, float] | None:
@@ -308,13 +314,6 @@ def _activation_of(module: nn.Module) -> tuple[int, float] | None:
     if kind is nn.Softplus and module.beta == 1 and module.threshold == 20:
         return _SOFTPLUS, 0.0
     return None
-
-
-def _is_altered(module: nn.Module) -> bool:
-    """Whether something else happens when it is called."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    replaced = "forward" in vars(module)
-    return replaced or parametrize.is_parametrized(module) or any(getattr(module, hook) for hook in hooks)
 
 
 def _likelihood_of(

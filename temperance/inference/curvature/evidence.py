@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import scipy.optimize
+import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse.linalg
+import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from temperance.core.encoding import decode, fingerprint
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, TemperanceWarning
 from temperance.core.seeds import check_seed, generator
 from temperance.data.data import Data
@@ -19,10 +18,13 @@ from temperance.data.sources import TensorSource, named_tensors
 from temperance.judge.calibrate.base import CalibrationRule, Calibrator
 from temperance.model.target import Target
 from temperance.predict import Predictive
-from temperance.run import store
-from temperance.run.fitted import Fitted, load, value_part
+from temperance.run.fitted import Fitted
+from temperance.run.loading import load, register_part
+from temperance.run.parts import Parts as Written
+from temperance.run.parts import value_part
+from temperance.run.store import Run
 
-_INNER = "fitted"
+_PART = "calibrator"
 _NUMBERS = 2 * 10**8  # rows of more numbers than these are not compared one by one
 
 
@@ -112,26 +114,34 @@ class CalibratedFitted(Fitted):
         plain = super().predict(x, draws=draws or self.draws, seed=seed, batch_size=batch_size, by=by or self.by)
         return self.calibrator(plain)
 
-    def save(self, path: str | Path) -> None:
-        """Write the run to a folder; :func:`load_calibrated` reads it. The model as it was trained is in the folder
-        ``fitted`` inside, for :func:`temperance.load`."""
-        about = {"calibrated": fingerprint(self.posterior), "draws": self.draws, "by": self.by}
-        store.write_run(path, about, value_part("calibrator", self.calibrator))  # first: it looks whether path is free
-        self.uncalibrated.save(Path(path) / _INNER)
+    def written(self) -> tuple[dict[str, Any], Written]:
+        """A run like any other with the calibrator beside the posterior; :func:`temperance.load` reads both."""
+        manifest, parts = super().written()
+        beside = {"calibrator": self.calibrator, "draws": self.draws, "by": self.by}
+        return manifest, {**parts, **value_part(_PART, beside)}
+
+
+def _finish(run: Run, fitted: Fitted) -> CalibratedFitted:
+    """What :func:`temperance.load` gives of a run with a calibrator."""
+    found = run.value(_PART)
+    kinds = {"calibrator": Calibrator, "draws": int | None, "by": str | None}
+    if not isinstance(found, dict) or set(found) != set(kinds):
+        raise CorruptRunError(f"the run {str(run.path)!r} holds no calibrator.")
+    for name, kind in kinds.items():
+        if not isinstance(found[name], kind):
+            raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its {name} cannot be {found[name]!r}.")
+    return _with(fitted, **found)
+
+
+register_part(_PART, _finish)
 
 
 def load_calibrated(path: str | Path, network: nn.Module, *, target: Target | None = None) -> CalibratedFitted:
-    """A calibrated run that was saved; the arguments are those of :func:`temperance.load`."""
-    run = store.open_run(path)
-    if not run.has("calibrator"):
+    """A calibrated run, as :func:`temperance.load` reads it; a run without a calibrator is refused."""
+    fitted = load(path, network, target=target)
+    if not isinstance(fitted, CalibratedFitted):
         raise MismatchError(f"the run {str(path)!r} is not a calibrated one: use temperance.load.")
-    calibrator = decode(run.form("calibrator"), run.tensors("calibrator"))
-    if not isinstance(calibrator, Calibrator):
-        raise CorruptRunError(f"the run {str(path)!r} holds no calibrator.")
-    inner = load(Path(path) / _INNER, network, target=target)
-    if fingerprint(inner.posterior) != run.manifest["calibrated"]:
-        raise MismatchError(f"the calibrator in {str(path)!r} was made for another model than the one beside it.")
-    return _with(inner, calibrator, run.manifest["draws"], run.manifest["by"])
+    return fitted
 
 
 def _with(fitted: Fitted, calibrator: Calibrator, draws: int | None, by: str | None) -> CalibratedFitted:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import scipy.stats
+import scipy
 import torch
 from torch import Tensor
 

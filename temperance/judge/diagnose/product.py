@@ -11,7 +11,7 @@ Approximations", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.model.target import Target
-from temperance.nn import MLP
+from temperance.nn.chain import called
 
 MAX_ENTRIES = 10**8
 """The largest covariance (of any partial product) that is computed, in numbers: 800 MB."""
 
 _BLOCK_BYTES = 2**26  # of draws and their products that are worked on at once
-_CHAINS = (nn.Sequential.forward, MLP.forward)  # what a chain of modules does; a subclass may do something else
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,35 +226,33 @@ def _steps(network: nn.Module) -> list[_Step]:
     if not isinstance(network, nn.Module):
         raise ArgumentError(f"`network` must be a torch module; got {type(network).__name__}.")
     names = {id(parameter): name for name, parameter in network.named_parameters()}  # tied weights go by their first
-    steps = list(_walk(network, "", names))
+    found = [_step_of(name, module, names) for name, module in called(network)]
+    steps = [step for step in found if step is not None]
     if not any(isinstance(step, _Layer) for step in steps):
         raise NetworkError("`network` must have at least one linear layer; got none.")
     return steps
 
 
-def _walk(module: nn.Module, path: str, names: Mapping[int, str]) -> Iterator[_Step]:
-    if isinstance(module, nn.Sequential) and type(module).forward in _CHAINS:
-        for child, inner in module.named_children():
-            yield from _walk(inner, f"{path}.{child}" if path else child, names)
-    elif type(module) is nn.Linear:
+def _step_of(name: str, module: nn.Module, names: Mapping[int, str]) -> _Step | None:
+    """What a module of a chain does to one input; ``None`` for nothing."""
+    if type(module) is nn.Linear:
         bias = None if module.bias is None else names[id(module.bias)]
-        yield _Layer(names[id(module.weight)], bias, module.in_features, module.out_features)
-    elif isinstance(module, nn.ReLU):
-        yield _Slope(0.0)
-    elif isinstance(module, nn.LeakyReLU):
-        yield _Slope(float(module.negative_slope))
-    elif isinstance(module, nn.PReLU):
-        yield _Slope(names[id(module.weight)])
-    elif isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
-        pass  # one input is a vector from the beginning
-    elif isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and not (module.training and module.p > 0)):
-        pass
-    else:
-        where = f" at {path!r}" if path else ""
-        raise NetworkError(
-            "`network` must be a chain of linear layers with piecewise-linear activations (ReLU, LeakyReLU, PReLU, "
-            f"Identity, Flatten); got {type(module).__name__}{where}."
-        )
+        return _Layer(names[id(module.weight)], bias, module.in_features, module.out_features)
+    if isinstance(module, nn.ReLU):
+        return _Slope(0.0)
+    if isinstance(module, nn.LeakyReLU):
+        return _Slope(float(module.negative_slope))
+    if isinstance(module, nn.PReLU):
+        return _Slope(names[id(module.weight)])
+    if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
+        return None  # one input is a vector from the beginning
+    if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and not (module.training and module.p > 0)):
+        return None
+    where = f" at {name!r}" if name else ""
+    raise NetworkError(
+        "`network` must be a chain of linear layers with piecewise-linear activations (ReLU, LeakyReLU, PReLU, "
+        f"Identity, Flatten); got {type(module).__name__}{where}."
+    )
 
 
 def _one_input(steps: Sequence[_Step], x: Any, dtype: torch.dtype) -> Tensor:

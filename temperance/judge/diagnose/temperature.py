@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-import scipy.stats
+import scipy
 import torch
 from torch import Tensor
 

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import scipy.special
-import scipy.stats
+import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 

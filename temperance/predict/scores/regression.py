@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy  # its parts are imported when they are used
 import torch
-from scipy import stats
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
@@ -140,8 +140,8 @@ def interval_coverage(low: Array, high: Array, y: Array, level: float = 0.95) ->
     tail = (1 - level) / 2
     return IntervalCoverage(
         coverage=hits / count,
-        low=float(stats.beta.ppf(tail, hits, count - hits + 1)) if hits > 0 else 0.0,
-        high=float(stats.beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0,
+        low=float(scipy.stats.beta.ppf(tail, hits, count - hits + 1)) if hits > 0 else 0.0,
+        high=float(scipy.stats.beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0,
         level=level,
         mean_width=float((top - bottom).mean()),
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
+from temperance.core import files
 from temperance.core.errors import ArgumentError, StoreError
 
 MARK = '<meta name="generator" content="Temperance report">'
@@ -40,16 +39,10 @@ def is_report(folder: Path) -> bool:
 
 def write_page(folder: Path, text: str) -> Path:
     """Write ``index.html`` beside its place, then move it there: readers see the old page or the new one."""
-    place, draft = folder / PAGE, folder / f".{PAGE}.{os.getpid()}.tmp"
+    place = folder / PAGE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8", newline="\n") as page:
-            page.write(text)
-            page.flush()
-            os.fsync(page.fileno())
-        os.replace(draft, place)
+        files.write_text(place, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         raise StoreError(f"`path` must be a folder that can be written; got {error}.") from error
     return place

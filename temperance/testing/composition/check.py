@@ -18,7 +18,8 @@ import torch
 
 from temperance.core.errors import TemperanceError
 from temperance.inference import HMC, MAP, SGHMC, Inference
-from temperance.run.fitted import Fitted, load
+from temperance.run.fitted import Fitted
+from temperance.run.loading import load
 from temperance.testing.checks import Report
 from temperance.testing.composition.rules import below, check_rules
 from temperance.testing.composition.runs import (

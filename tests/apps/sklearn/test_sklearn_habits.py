@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from sklearn.preprocessing import StandardScaler
 
 import temperance as tp
 from temperance.apps.sklearn import BayesianClassifier, BayesianCounts, BayesianRegressor
-from temperance.core.errors import ArgumentError, DataError, StoreError, TemperanceWarning
+from temperance.core import sealed
+from temperance.core.errors import ArgumentError, CorruptRunError, DataError, StoreError, TemperanceWarning
 
 QUICK: dict[str, Any] = {"hidden": (6,), "epochs": 4, "random_state": 0}
 X, Y = load_iris(return_X_y=True)
@@ -308,3 +310,34 @@ def test_folders_that_are_something_else_are_refused(tmp_path: Path) -> None:
         BayesianClassifier.load(tmp_path / "nowhere")
     run = tp.load(tmp_path / "model", tp.nn.MLP(4, [6], 3).double())
     assert torch.equal(run.posterior.theta, model.fitted_.posterior.theta)
+
+
+def test_a_damaged_or_malformed_estimator_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    BayesianClassifier("map", **QUICK).fit(X, NAMES).save(path)
+    for file in path.iterdir():
+        before = file.read_bytes()
+        for place in range(0, len(before), max(1, len(before) // 40)):
+            changed = bytearray(before)
+            changed[place] ^= 1 << place % 8
+            file.write_bytes(bytes(changed))
+            with pytest.raises(CorruptRunError):
+                BayesianClassifier.load(path)
+        file.write_bytes(before)
+    before = (path / "manifest.json").read_bytes()
+    for number in range(6):
+        manifest = json.loads(before)
+        del manifest["sha256"]
+        entries = manifest["parts"]["estimator"]["form"]["$dict"]
+        name = entries[number][0]
+        for value in (None, {"$dict": [["surprise", 1]]}) if name in ("params", "blueprint", "learned") else ():
+            entries[number][1] = value
+            (path / "manifest.json").write_bytes(sealed.render(manifest))
+            with pytest.raises(CorruptRunError):
+                BayesianClassifier.load(path)
+        del entries[number]
+        (path / "manifest.json").write_bytes(sealed.render(manifest))
+        with pytest.raises(CorruptRunError, match=name):
+            BayesianClassifier.load(path)
+    (path / "manifest.json").write_bytes(before)
+    BayesianClassifier.load(path)

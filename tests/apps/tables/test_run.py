@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from temperance.apps.tables.columns import IMPUTATIONS, CategoryColumn
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.predictions import predict_file
 from temperance.apps.tables.reading import open_table
+from temperance.core import sealed
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, StoreError
 from temperance.predict import ClassPredictive, ValuePredictive
+from temperance.run import loop
 
-loop = importlib.import_module("temperance.run.fit")  # the name in the package is the function
 ODD = ('a, "b"', "<b>c</b>", "Zürich")
 
 
@@ -198,7 +198,7 @@ def test_a_saved_run_predicts_the_same_to_the_bit(values: TableRun, classes: Tab
         pd.testing.assert_frame_equal(again.predict(frame), run.predict(frame))
         assert again.evaluate().scores == pytest.approx(run.evaluate().scores, rel=1e-6)
         assert sorted(p.name.split("-")[0] for p in (tmp_path / str(k)).iterdir()) == [
-            "model", "table", "table.json", "test.csv",
+            "files.json", "model", "table.json", "test",
         ]  # fmt: skip
     with pytest.raises(StoreError, match="finished run"):
         values.save(tmp_path / "0")
@@ -230,18 +230,105 @@ def test_a_run_that_names_its_outcome_by_a_string_is_read(values: TableRun, tmp_
 def test_runs_of_other_versions_and_damaged_ones(values: TableRun, tmp_path: Path) -> None:
     values.save(tmp_path / "run")
     file = tmp_path / "run" / "table.json"
-    about = json.loads(file.read_text())
-    file.write_text(json.dumps({**about, "versions": {**about["versions"], "temperance": "7.0.0"}}))
+    before = file.read_bytes()
+    about = json.loads(before)
+    del about["sha256"]
+    file.write_bytes(sealed.render({**about, "versions": {**about["versions"], "temperance": "7.0.0"}}))
     with pytest.raises(MismatchError, match=r"made by temperance 7\.0\.0"):
         load_table_run(tmp_path / "run")
-    file.write_text(json.dumps({**about, "sha256": "0"}))
-    with pytest.raises(CorruptRunError, match="damaged"):
+    changes = [{"model": "../run"}, {"model": 3}, {"test": "/etc/passwd"}, {"notices": None}, {"versions": []}]
+    for change in (*changes, {"sha256 of its manifest": "0" * 64}, {"sha256 of test": "0" * 64}):
+        file.write_bytes(sealed.render({**about, **change}))
+        with pytest.raises(CorruptRunError, match="damaged"):
+            load_table_run(tmp_path / "run")
+    for place in range(0, len(before), 7):
+        changed = bytearray(before)
+        changed[place] ^= 1 << place % 8
+        file.write_bytes(bytes(changed))
+        with pytest.raises(CorruptRunError):
+            load_table_run(tmp_path / "run")
+    file.write_bytes(before)
+    rows = next((tmp_path / "run").glob("test-*.csv"))
+    kept = rows.read_bytes()
+    rows.write_bytes(kept.replace(b"1", b"2"))
+    with pytest.raises(CorruptRunError, match="was changed"):
         load_table_run(tmp_path / "run")
+    rows.unlink()  # their owner may want them gone
+    with pytest.raises(ArgumentError, match="no test rows"):
+        load_table_run(tmp_path / "run").evaluate()
     file.write_text("{")
     with pytest.raises(CorruptRunError, match="damaged"):
         load_table_run(tmp_path / "run")
     with pytest.raises(StoreError, match="folder that `temperance fit` made"):
         load_table_run(tmp_path)
+
+
+MINE = ["test.csv", "model-card.md", "checkpoint-notes.md", "table-1.csv", "table.json", "files.json", "notes"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_files_of_the_user_is_refused_and_named(
+    values: TableRun, tmp_path: Path, overwrite: bool
+) -> None:
+    for name in MINE:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(StoreError, match=f"other files.*{name}"):
+            fit_table(houses(60), "kind", out=folder, overwrite=overwrite, method="map", epochs=1)
+        with pytest.raises(StoreError, match=f"other files.*{name}"):
+            values.save(folder, overwrite=overwrite)
+        assert [(p.name, p.read_text()) for p in folder.iterdir()] == [(name, "mine")]
+    project = tmp_path / "project"
+    (project / "checkpoint").mkdir(parents=True)
+    (project / "checkpoint" / "weights.pt").write_text("mine")
+    (project / "thesis.tex").write_text("mine")
+    with pytest.raises(StoreError, match=r"other files.*checkpoint, thesis\.tex"):
+        fit_table(houses(60), "kind", out=project, overwrite=overwrite, method="map", epochs=1)
+    assert (project / "checkpoint" / "weights.pt").read_text() == "mine"
+    assert (project / "thesis.tex").read_text() == "mine"
+
+
+def test_files_that_came_later_survive_every_overwriting(values: TableRun, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    values.save(run)
+    later = ["test.csv", "model-card.md", "checkpoint-notes.md", "table-1.csv", "model-0123456789ab.md"]
+    for name in later:
+        (run / name).write_text("mine")
+    model = next(p for p in run.iterdir() if p.is_dir())
+    (model / "notes.txt").write_text("mine")
+    (run / "checkpoint").mkdir()
+    (run / "checkpoint" / "weights.pt").write_text("mine")
+    with pytest.raises(StoreError, match="holds checkpoint, which no run of ours made"):
+        fit_table(houses(60), "kind", id="id", out=run, overwrite=True, method="map", epochs=1)
+    values.save(run, overwrite=True)
+    assert all((run / name).read_text() == "mine" for name in later)
+    assert (run / "checkpoint" / "weights.pt").read_text() == "mine"
+    assert (model / "notes.txt").read_text() == "mine"
+    assert [p.name for p in model.iterdir()] == ["notes.txt"]  # what was ours there is gone
+    load_table_run(run)
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next(values: TableRun, tmp_path: Path, monkeypatch) -> None:
+    values.save(tmp_path / "run")
+    before = len(list((tmp_path / "run").iterdir()))
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any, **options: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", killed)  # the model is written by then
+    with pytest.raises(Killed):
+        values.save(tmp_path / "run", overwrite=True)
+    monkeypatch.undo()
+    load_table_run(tmp_path / "run")  # the old one
+    for name in (".table.json-0123456789ab", ".files.json-0123456789ab"):
+        (tmp_path / "run" / name).write_text("half")
+    values.save(tmp_path / "run", overwrite=True)
+    assert len(list((tmp_path / "run").iterdir())) == before
+    load_table_run(tmp_path / "run")
 
 
 def test_a_killed_fit_goes_on_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,14 +339,14 @@ def test_a_killed_fit_goes_on_to_the_bit(tmp_path: Path, monkeypatch: pytest.Mon
     class Killed(BaseException):
         pass
 
-    real = loop._Loop._record
+    real = loop.Loop._record
 
     def record(self: Any, *arguments: Any) -> None:
         real(self, *arguments)
         if self.info.steps == self.total // 2 + 1:
             raise Killed
 
-    monkeypatch.setattr(loop._Loop, "_record", record)
+    monkeypatch.setattr(loop.Loop, "_record", record)
     with pytest.raises(Killed):
         fit_table(frame, "kind", out=tmp_path / "run", **settings)
     monkeypatch.undo()

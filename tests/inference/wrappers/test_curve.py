@@ -16,7 +16,7 @@ from temperance.data.data import Data
 from temperance.inference.wrappers.curve import Curve
 from temperance.judge.diagnose.loss_along import loss_along
 from temperance.posteriors.curve import CurvePosterior, bernstein
-from temperance.run.fitted import load
+from temperance.run.loading import load
 from temperance.testing import check_inference, linear_gaussian
 
 SGD = torch.optim.SGD

@@ -20,7 +20,7 @@ from temperance.judge import diagnose
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
 from temperance.posteriors.affine import Affine, place
 from temperance.posteriors.curve import CurvePosterior
-from temperance.run.fitted import load
+from temperance.run.loading import load
 from temperance.testing import assert_moments, check_inference, linear_gaussian
 
 SGD = torch.optim.SGD

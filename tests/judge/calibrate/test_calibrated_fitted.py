@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -99,11 +104,12 @@ def test_a_calibrated_model_predicts_scores_saves_and_loads(laplace, parts, tmp_
         assert found["log_loss"] == pytest.approx(expected)
         assert found["log_loss"] != laplace.evaluate(parts.test, by="probit")["log_loss"]
         made.save(tmp_path / "run")  # also over an earlier one
-        again = load_calibrated(tmp_path / "run", make_network())
+        again = tp.load(tmp_path / "run", make_network())
         assert isinstance(again, CalibratedFitted)
         assert torch.equal(again.predict(parts.test.x).probs, made.predict(parts.test.x).probs)
         assert again.calibrator == made.calibrator
-    plain = tp.load(tmp_path / "run" / "fitted", make_network())
+    assert load_calibrated(tmp_path / "run", make_network()).calibrator == made.calibrator
+    plain = again.uncalibrated
     assert torch.equal(plain.predict(parts.test.x).probs, laplace.predict(parts.test.x).probs)
     laplace.save(tmp_path / "plain")
     with pytest.raises(MismatchError, match="not a calibrated one"):
@@ -114,13 +120,46 @@ def test_a_calibrated_model_predicts_scores_saves_and_loads(laplace, parts, tmp_
         made.save(tmp_path / "other")
 
 
-def test_a_calibrator_beside_another_model_is_refused(laplace, parts, tmp_path):
+def test_a_calibrated_run_is_written_at_once_with_its_model(laplace, parts, tmp_path, monkeypatch):
+    """A full disk leaves the old calibrator with the old model, whichever of the two could not be written."""
     made = calibrated(laplace, parts.calibration, Temperature())
     made.save(tmp_path / "run")
     target = tp.Target(make_network(), tp.Categorical(), tp.GaussianPrior(1.0))
-    tp.fit(target, tp.MAP(), parts.train, epochs=1, progress=False).save(tmp_path / "run" / "fitted")
-    with pytest.raises(MismatchError, match="another model"):
-        load_calibrated(tmp_path / "run", make_network())
+    other = calibrated(tp.fit(target, tp.MAP(lr=0.01), parts.train, epochs=5), parts.calibration, Temperature())
+    real, left = os.fsync, 0
+
+    def full(handle):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    for place in (1, 2):
+        left = place
+        with pytest.raises(StoreError, match="No space"):
+            other.save(tmp_path / "run")
+        again = tp.load(tmp_path / "run", make_network())
+        assert torch.equal(again.predict(parts.test.x).probs, made.predict(parts.test.x).probs)
+
+
+def test_tp_load_needs_no_import_of_the_room_to_read_a_calibrated_run(laplace, parts, tmp_path):
+    made = calibrated(laplace, parts.calibration, Temperature())
+    made.save(tmp_path / "run")
+    code = (
+        "import sys, torch, temperance as tp\n"
+        "assert 'temperance.judge.calibrate' not in sys.modules\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(2, 1))\n"
+        "try:\n    tp.load(sys.argv[1], net)\n"
+        "except tp.errors.MismatchError as error:\n    print(error)\n"
+        "from temperance.run import store\n"
+        "print(store.open_run(sys.argv[1]).value('calibrator')['calibrator'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "network differs" in done.stdout
+    assert "TemperatureCalibrator" in done.stdout
 
 
 def test_the_rows_of_the_training_are_refused(laplace, parts):

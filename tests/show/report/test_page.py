@@ -13,6 +13,7 @@ import torch
 
 import temperance.show.report.folder as folder_of
 from temperance import MAP, Categorical, Ensemble, Normal
+from temperance.core import files
 from temperance.core.errors import ArgumentError, StoreError
 from temperance.predict import scores
 from temperance.predict.calibrated import from_outputs
@@ -277,7 +278,7 @@ def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(folder_of.os, "replace", fail)
+    monkeypatch.setattr(files.os, "replace", fail)
     with pytest.raises(StoreError, match="no space left"):
         folder_of.write_page(tmp_path, "new")
     assert old.read_text() == "old"

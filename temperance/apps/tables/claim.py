@@ -1,0 +1,113 @@
+"""Which files of a folder are ours: ``files.json`` lists them before they are made, and nothing else is ever removed.
+
+A name alone does not make a file ours: people have a ``test.csv``, a ``model-card.md`` and a folder ``checkpoint`` of
+their own. So a run begins in a folder that is new or empty, lists there what it is going to write, and removes only
+what is listed; of a folder in the list, only the files of a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from temperance.core import files, sealed
+from temperance.core.errors import ArgumentError, CorruptRunError, StoreError
+from temperance.run import store
+
+LIST = "files.json"
+_FORMAT = 1
+_NAMES = re.compile(r"table\.json|checkpoint(-again)*|model-[0-9a-f]{12}|test-[0-9a-f]{12}\.csv")
+
+
+@dataclass
+class Claim:
+    """A folder, and the names in it that are ours."""
+
+    folder: Path
+    names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: str | Path) -> Claim:
+        """The claim to a folder. Raises :class:`StoreError` for a folder that holds things and no list of ours."""
+        if not isinstance(path, str | Path) or not str(path):
+            raise ArgumentError(f"`out` must be the name of a folder; got {path!r}.")
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"`out` must be a folder; {str(folder)!r} is a file.")
+        if (folder / LIST).is_file() and (names := _listed(folder)) is not None:
+            return cls(folder, names)
+        there = sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
+        if all(files.is_temporary_of(name, LIST) for name in there):
+            return cls(folder)
+        shown = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
+        raise StoreError(
+            f"`out` must be a new or empty folder, or a run of a table; {str(folder)!r} holds other files, which no "
+            f"run of ours lists: {shown}. Choose another folder; nothing was changed there."
+        )
+
+    @staticmethod
+    def may_name(name: str) -> bool:
+        """Whether a run of a table can have a file of this name.
+
+        >>> Claim.may_name("table.json"), Claim.may_name("model-card.md"), Claim.may_name("../table.json")
+        (True, False, False)
+        """
+        return _NAMES.fullmatch(name) is not None
+
+    def holds(self, name: str) -> bool:
+        """Whether a file or folder of ours with this name is there."""
+        return name in self.names and (self.folder / name).exists()
+
+    def add(self, *names: str) -> None:
+        """Say that these names will be ours; one that is somebody's already is refused."""
+        foreign = [name for name in names if name not in self.names and (self.folder / name).exists()]
+        if foreign:
+            raise StoreError(f"`out` {str(self.folder)!r} holds {', '.join(foreign)}, which no run of ours made.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write([*self.names, *(name for name in names if name not in self.names)])
+        except OSError as error:
+            raise StoreError(f"the run could not be written to {str(self.folder)!r}: {error}.") from error
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove what is listed under these names: files, and of folders the files of a run."""
+        gone = [name for name in names if name in self.names and _remove(self.folder / name)]
+        if gone:
+            self._write([name for name in self.names if name not in gone])
+
+    def tidy(self) -> None:
+        """Remove what a process killed in the middle of writing one of our files left beside it."""
+        for file in self.folder.iterdir():
+            if any(files.is_temporary_of(file.name, name) for name in (*self.names, LIST)):
+                _remove(file)
+
+    def _write(self, names: list[str]) -> None:
+        content = {"format": _FORMAT, "about": "What temperance wrote here, and may replace.", "files": names}
+        files.write_bytes(self.folder / LIST, sealed.render(content))
+        self.names = names
+
+
+def _listed(folder: Path) -> list[str] | None:
+    """The names in the list; ``None`` where it is no list of ours."""
+    try:
+        content = sealed.read(folder / LIST, _FORMAT)
+    except StoreError:
+        return None
+    names = content.get("files")
+    if not isinstance(names, list) or not all(isinstance(n, str) and Claim.may_name(n) for n in names):
+        raise CorruptRunError(f"{str(folder / LIST)!r} is damaged: it lists what no run of a table writes.")
+    return names
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file, or the run in a folder; whether nothing is left of it."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            store.remove_run(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return not path.exists()

@@ -1,0 +1,114 @@
+"""Writing files so that a reader sees the old one or the new one, never half of either: the only place that does it.
+
+A file is written beside its place under a name of its own, synced to the disk, and moved there in one step; then the
+folder is synced, where the file system knows how. A process killed at any instant leaves at most a file whose name
+begins with a dot beside one that is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+_TOKEN = 6  # bytes of randomness in a temporary name
+
+
+def token() -> str:
+    """Twelve hexadecimal digits that no other file's name has."""
+    return secrets.token_hex(_TOKEN)
+
+
+def temporary_name(name: str) -> str:
+    """A name beside ``name`` for the time of writing; :func:`is_temporary_of` knows it again."""
+    return f".{name}-{token()}"
+
+
+def is_temporary_of(candidate: str, name: str) -> bool:
+    """Whether ``candidate`` is what a process killed while writing ``name`` left behind.
+
+    >>> is_temporary_of(temporary_name("a.json"), "a.json"), is_temporary_of(".a.json", "a.json")
+    (True, False)
+    """
+    return re.fullmatch(rf"\.{re.escape(name)}-[0-9a-f]{{{2 * _TOKEN}}}", candidate) is not None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to; when the block ends it is synced and takes the place of ``path``, unless the block raised.
+
+    >>> import tempfile
+    >>> place = Path(tempfile.mkdtemp()) / "page.txt"
+    >>> with replacing(place) as draft:
+    ...     _ = draft.write_text("whole")
+    >>> place.read_text()
+    'whole'
+    """
+    draft = path.with_name(temporary_name(path.name))
+    try:
+        yield draft
+        sync(draft)
+        move(draft, path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """All of the file or nothing of it."""
+    with replacing(path) as draft:
+        draft.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same for text, in UTF-8 and with the line ends it has."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write and sync a file under a name that nobody has used: it is not seen before something names it."""
+    with path.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def move(source: Path, path: Path) -> None:
+    """Put ``source``, which is on the disk, in the place of ``path`` in one step.
+
+    Once the move is made it is not undone: a file system that refuses to sync a folder (some on networks do) raises
+    nothing.
+    """
+    os.replace(source, path)
+    sync_folder(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make sure that what was written to a file is on the disk."""
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that names in a folder are on the disk, where the file system allows it."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

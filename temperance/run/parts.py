@@ -1,0 +1,98 @@
+"""What a run is made of on disk: the words of its manifest and its parts, written and read in one place."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from temperance.core.encoding import Tensors, Value, encode
+from temperance.core.errors import CorruptRunError
+from temperance.core.status import OK, Status
+from temperance.model.target import Target
+from temperance.model.theta import Layout
+from temperance.run.manifest import is_dtype
+from temperance.run.store import Run
+
+Parts = dict[str, tuple[Any, Tensors]]
+HISTORIES = ("losses", "held_out_scores", "elbos")
+"""What of a :class:`RunInfo` grows with the epochs, and is kept in a part of its own."""
+
+
+@dataclass
+class RunInfo:
+    """How a run went: steps, seconds, the mean loss of each epoch (where it stops early, also the mean held-out
+    log-likelihood; where the method has one, the ELBO), how it ended, and what the method remarked on it (transitions
+    that diverged, say)."""
+
+    steps: int = 0
+    total_steps: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    held_out_scores: list[float] = field(default_factory=list)
+    elbos: list[float] = field(default_factory=list)
+    status: Status = OK
+    data: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def describe(
+    target: Target, info: RunInfo, method: Value | None, seed: int, run: dict[str, Any]
+) -> tuple[dict[str, Any], Parts]:
+    """A run, finished or not, as a manifest and the parts target, method and history; the posterior comes beside."""
+    numbers = asdict(info)
+    history = {name: numbers.pop(name) for name in HISTORIES}
+    manifest = {
+        "layout": target.layout.describe(),
+        "frozen": target.workspace.frozen_fingerprint(),
+        "moving": sorted(target.workspace.initial_buffers),
+        "seed": seed,
+        "info": numbers,
+        "run": run,
+    }
+    parts = {**value_part("target", target_settings(target)), **value_part("history", history)}
+    if method is not None:
+        parts |= value_part("method", method)
+    return manifest, parts
+
+
+def target_settings(target: Target) -> dict[str, Any]:
+    """What a target is made of beside the network."""
+    return {
+        "likelihood": target.likelihood,
+        "prior": target.prior,
+        "temperature": target.temperature,
+        "likelihood_temperature": target.likelihood_temperature,
+        "subset": target.subset,
+        "freeze_batch_norm": target.workspace.freeze_batch_norm,
+    }
+
+
+def value_part(name: str, value: Any) -> Parts:
+    """Anything that can be written down, as a part of a run."""
+    tensors: Tensors = {}
+    form = encode(value, tensors)
+    return {name: (form, tensors)}
+
+
+def info_in(run: Run) -> RunInfo:
+    """How the run went, as its manifest and its history say."""
+    numbers, history = run.entry("info", dict), run.value("history")
+    if not isinstance(history, dict) or set(history) != set(HISTORIES):
+        raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its history must be {', '.join(HISTORIES)}.")
+    status = run.read(lambda: Status(**numbers["status"]), "the status")
+    info = run.read(lambda: RunInfo(**{**numbers, **history, "status": status}), "the info")
+    whole = all(isinstance(n, int) and n >= 0 for n in (info.steps, info.total_steps))
+    lists = all(isinstance(getattr(info, name), list) for name in (*HISTORIES, "remarks"))
+    if not whole or not lists or not isinstance(info.seconds, int | float) or not isinstance(info.data, dict):
+        raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its info has values of the wrong type.")
+    return info
+
+
+def layout_in(run: Run) -> Layout:
+    """The layout of θ that the run was made with."""
+    about = run.entry("layout", dict)
+    if set(about) != {"dtype", "entries"} or not is_dtype(about["dtype"]):
+        raise CorruptRunError(
+            f"the run {str(run.path)!r} is damaged: its layout must have a dtype of torch and entries."
+        )
+    return run.read(lambda: Layout.from_description(about), "the layout")
