@@ -23,7 +23,7 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, generator
-from temperance.data.sources import DatasetSource, Inputs, Source, TensorSource, first_tensor, map_tensors
+from temperance.data.sources import DatasetSource, Inputs, RowSource, TensorSource, first_tensor, map_tensors
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ class Data:
         )
 
     @classmethod
-    def _from_source(cls, source: Source, info: DataInfo | None = None) -> Data:
+    def _from_source(cls, source: RowSource, info: DataInfo | None = None) -> Data:
         made = cls.__new__(cls)
         made._take(source, info)
         return made
 
-    def _take(self, source: Source, info: DataInfo | None) -> None:
+    def _take(self, source: RowSource, info: DataInfo | None) -> None:
         if source.num_data < 1:
             raise DataError("`data` must have at least one row; got an empty data set.")
         self._source = source

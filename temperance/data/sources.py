@@ -46,7 +46,7 @@ Row = tuple[Tensor, Inputs, Tensor]
 Convert = Callable[[Inputs, Tensor], tuple[Inputs, Tensor]]
 
 
-class Source(ABC):
+class RowSource(ABC):
     """Rows by number."""
 
     num_data: int
@@ -64,15 +64,15 @@ class Source(ABC):
         """Named tensors to check and to fingerprint."""
 
     @abstractmethod
-    def subset(self, rows: Tensor) -> Source:
+    def subset(self, rows: Tensor) -> RowSource:
         """Some rows as a source."""
 
     @abstractmethod
-    def to(self, device: torch.device) -> Source:
+    def to(self, device: torch.device) -> RowSource:
         """The source on a device."""
 
     @abstractmethod
-    def convert(self, function: Convert) -> Source:
+    def convert(self, function: Convert) -> RowSource:
         """The source with ``function`` applied to inputs and targets."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Source(ABC):
         """A few words for ``repr``."""
 
 
-class TensorSource(Source):
+class TensorSource(RowSource):
     """Everything in memory."""
 
     def __init__(self, x: Inputs, y: Tensor) -> None:
@@ -90,7 +90,7 @@ class TensorSource(Source):
         self.x, self.y, self.num_data = x, y, lengths["y"]
 
     def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
-        """Gather rows; see :class:`Source`."""
+        """Gather rows; see :class:`RowSource`."""
         device = self.y.device
         for index in rows:
             at = index if device.type == "cpu" else index.to(device)
@@ -104,16 +104,16 @@ class TensorSource(Source):
         """All tensors."""
         return [*named_tensors(self.x), ("y", self.y)]
 
-    def subset(self, rows: Tensor) -> Source:
+    def subset(self, rows: Tensor) -> RowSource:
         """Copies of the rows."""
         at = rows.to(self.y.device)
         return TensorSource(map_tensors(lambda t: t[at], self.x), self.y[at])
 
-    def to(self, device: torch.device) -> Source:
+    def to(self, device: torch.device) -> RowSource:
         """Moved tensors."""
         return TensorSource(map_tensors(lambda t: t.to(device), self.x), self.y.to(device))
 
-    def convert(self, function: Convert) -> Source:
+    def convert(self, function: Convert) -> RowSource:
         """Converted at once."""
         return TensorSource(*function(self.x, self.y))
 
@@ -123,7 +123,7 @@ class TensorSource(Source):
         return shapes
 
 
-class DatasetSource(Source):
+class DatasetSource(RowSource):
     """A map-style ``Dataset``, read through a ``DataLoader`` with the user's workers and collate function."""
 
     def __init__(
@@ -159,7 +159,7 @@ class DatasetSource(Source):
         return made
 
     def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
-        """Read rows; see :class:`Source`."""
+        """Read rows; see :class:`RowSource`."""
         wanted = [self.rows[index.flatten()].tolist() for index in rows]
         loader = DataLoader(
             self.dataset,
@@ -189,11 +189,11 @@ class DatasetSource(Source):
             x, y = self._converted(self.collate([self.dataset[int(self.rows[k])] for k in rows]))
         return [*named_tensors(x), ("y", y)]
 
-    def subset(self, rows: Tensor) -> Source:
+    def subset(self, rows: Tensor) -> RowSource:
         """The same data set, fewer rows."""
         return DatasetSource(self.dataset, self.collate, self.workers, self.rows[rows.cpu()], self.conversions)
 
-    def convert(self, function: Convert) -> Source:
+    def convert(self, function: Convert) -> RowSource:
         """Converted as batches are read."""
         return DatasetSource(self.dataset, self.collate, self.workers, self.rows, (*self.conversions, function))
 
@@ -203,7 +203,7 @@ class DatasetSource(Source):
             x, y = function(x, y)
         return x, y
 
-    def to(self, device: torch.device) -> Source:
+    def to(self, device: torch.device) -> RowSource:
         """Itself: batches are moved when they are used."""
         return self
 

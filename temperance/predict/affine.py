@@ -21,7 +21,7 @@ from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import Learned
 from temperance.predict.quantities import ValuePredictive
-from temperance.predict.source import Block, Source
+from temperance.predict.source import OutputBlock, Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class Rescaled(RealLikelihood):
 class AffineSource:
     """The members of ``base`` in the new units, in the form that :class:`Rescaled` reads."""
 
-    def __init__(self, base: Source, family: RealLikelihood, shift: Tensor, scale: Tensor) -> None:
+    def __init__(self, base: Outputs, family: RealLikelihood, shift: Tensor, scale: Tensor) -> None:
         self.base, self.family, self.shift, self.scale = base, family, shift, scale
         self.target, self.rows, self.weights = base.target, base.rows, base.weights
         self.num_outputs = 2 * shift.shape[-1]
@@ -91,7 +91,7 @@ class AffineSource:
     def __len__(self) -> int:
         return len(self.base)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
         for rows, outputs, learned in self.base.blocks():
             location = self.family.location(outputs)

@@ -22,7 +22,7 @@ from temperance.predict.classes import ClassPredictive
 from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
 from temperance.predict.linearised_classes import LinearisedClassPredictive
 from temperance.predict.predictive import PREDICTIVES, Predictive
-from temperance.predict.source import Block, Source
+from temperance.predict.source import OutputBlock, Outputs
 
 
 class GivenSource:
@@ -37,7 +37,7 @@ class GivenSource:
     def __len__(self) -> int:
         return len(self.outputs)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """All at once."""
         yield slice(0, self.rows), self.outputs, self.learned
 
@@ -76,7 +76,7 @@ def from_outputs(
 class LogitSource:
     """The members of ``base`` with logits scale · f + shift; ``scale`` and ``shift`` have one entry, or one a class."""
 
-    def __init__(self, base: Source, scale: Tensor, shift: Tensor) -> None:
+    def __init__(self, base: Outputs, scale: Tensor, shift: Tensor) -> None:
         self.base, self.scale, self.shift = base, scale, shift
         self.target, self.rows, self.num_outputs, self.weights = base.target, base.rows, base.num_outputs, base.weights
         self.shares: tuple[float, ...] = getattr(base, "shares", (1.0,))
@@ -85,7 +85,7 @@ class LogitSource:
     def __len__(self) -> int:
         return len(self.base)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
         for rows, outputs, learned in self.base.blocks():
             yield rows, outputs * self.scale + self.shift, learned
@@ -136,7 +136,7 @@ class TransportSource:
     tells of θ.
     """
 
-    def __init__(self, base: Source, likelihood: Likelihood, probs: Tensor, binary: bool) -> None:
+    def __init__(self, base: Outputs, likelihood: Likelihood, probs: Tensor, binary: bool) -> None:
         self.base, self.likelihood = base, likelihood
         self.target, self.rows, self.num_outputs, self.weights = base.target, base.rows, base.num_outputs, base.weights
         now, wanted = Predictive.mean(ClassPredictive(base, likelihood)).double(), probs.double()
@@ -151,7 +151,7 @@ class TransportSource:
     def __len__(self) -> int:
         return len(self.base)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """Outputs are the logarithms of the members' probabilities; of yes/no labels, their logits."""
         for rows, outputs, learned in self.base.blocks():
             p = self.likelihood.mean(outputs, learned).double()

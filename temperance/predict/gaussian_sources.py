@@ -19,7 +19,7 @@ from temperance.model.target import Target
 from temperance.posteriors import LaplacePosterior, Posterior, Process
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
-from temperance.predict.source import Block
+from temperance.predict.source import OutputBlock
 
 _BLOCK_BYTES = 2**25
 _KEEP_BYTES = 2**28
@@ -126,7 +126,7 @@ class LinearisedSource(ABC):
         return len(self.weights)
 
     @abstractmethod
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
 
     def _unflatten(self, learned: Tensor) -> dict[str, Tensor]:
@@ -166,7 +166,7 @@ class MarginalSource(LinearisedSource):
                 yield slice(at + low, at + high), [m[low:high] for m in means], [c[low:high] for c in covariances]
             at += len(means[0])
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """Each component has points of its own, so that what they miss averages out."""
         size = self.target.layout.size - self.target.layout.network_size
         like = self.weights
@@ -195,7 +195,7 @@ class GaussianSource(LinearisedSource):
         self.weights = self._weights(shares.double())
         self.points = centre.new_zeros(1, len(centre)) if points is None else points
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """Outputs are the means; ``learned`` also has the variance and, for several outputs, the covariance."""
         for rows, means, covariances in self.inner.moments():
             outputs, variances, matrices, drawn = [], [], [], []
@@ -225,7 +225,7 @@ def _noise_points(dimensions: int, like: Tensor) -> tuple[Tensor, Tensor]:
 class FunctionSource(LinearisedSource):
     """Draws of functions: f(x) + J(x) δ_s, one δ_s for all rows."""
 
-    _kept: list[Block] | None = None
+    _kept: list[OutputBlock] | None = None
 
     @cached_property
     def _deltas(self) -> list[Sequence[Tensor]]:
@@ -244,7 +244,7 @@ class FunctionSource(LinearisedSource):
             rows.extend(centre + delta[-size:] for delta in deltas)
         return self._unflatten(torch.stack(rows))
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`. Outputs are kept where they are small."""
         if self._kept is not None:
             yield from self._kept
@@ -252,7 +252,7 @@ class FunctionSource(LinearisedSource):
         size = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
         step = max(1, min(self.batch_size, _BLOCK_BYTES // size))
         walks = [law.functions(self.x, deltas, step) for law, deltas in zip(self.laws, self._deltas, strict=True)]
-        made: list[Block] | None = [] if size * self.rows <= _KEEP_BYTES else None
+        made: list[OutputBlock] | None = [] if size * self.rows <= _KEEP_BYTES else None
         for pieces in zip(*walks, strict=True):
             block = pieces[0][0], torch.cat([outputs for _, outputs in pieces]), self._learned
             if made is not None:

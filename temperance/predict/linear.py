@@ -17,7 +17,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
-from temperance.inference.curvature.capture import Capture, Flow, RuleBroken
+from temperance.inference.curvature.capture import Capture, CapturedPass, RuleBroken
 from temperance.inference.curvature.general import GeneralGradients
 from temperance.inference.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.inference.curvature.products import JacobianProducts, differentiable_twice
@@ -39,7 +39,7 @@ class Pass:
 
     def __init__(self, law: LinearLaw, x: Inputs) -> None:
         self.law, self.x = law, x
-        self.flow: Flow = law.capture.run(x)
+        self.flow: CapturedPass = law.capture.run(x)
         self.outputs = self.flow.outputs.detach()
         self.rows, self.classes = self.outputs.shape
         self._gradients: list[list[list[Tensor]]] | None = None
@@ -172,7 +172,7 @@ class LinearLaw:
                 at += stop - start
         raise LookupError(place)
 
-    def _numbers_a_row(self, flow: Flow) -> int:
+    def _numbers_a_row(self, flow: CapturedPass) -> int:
         """How many numbers of Jacobians a row takes at once."""
         rows = flow.rows
         largest = 0

@@ -14,7 +14,7 @@ from temperance.model.likelihoods.base import Learned
 from temperance.predict.gaussian_sources import GaussianSource, MarginalSource, standard_points
 from temperance.predict.linearised import LINEARISED, LinearisedMixin
 from temperance.predict.reals import RealPredictive
-from temperance.predict.source import Block
+from temperance.predict.source import OutputBlock
 
 _ENTROPY_POINTS = 256
 
@@ -124,7 +124,7 @@ class LinearisedNormalPredictive(LinearisedRealPredictive):
         """Entropy − aleatoric."""
         return self.entropy() - self.aleatoric()
 
-    def _member_log_prob(self, y: Tensor, block: Block) -> Tensor:
+    def _member_log_prob(self, y: Tensor, block: OutputBlock) -> Tensor:
         rows, outputs, learned = block
         if "covariance" not in learned:
             return super()._member_log_prob(y, block)

@@ -23,7 +23,7 @@ from temperance.core.outcomes import Outcome
 from temperance.core.registry import ByOutcome
 from temperance.core.seeds import check_seed, generator
 from temperance.model.likelihoods import Likelihood
-from temperance.predict.source import Block, Source
+from temperance.predict.source import OutputBlock, Outputs
 
 _SLICE = 2**18  # numbers worked on at once
 Statistic = Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -32,7 +32,7 @@ Statistic = Callable[[Tensor, dict[str, Tensor]], Tensor]
 class Predictive(ABC):
     """The predictive distribution of each row; made by ``Fitted.predict``."""
 
-    def __init__(self, source: Source, likelihood: Likelihood) -> None:
+    def __init__(self, source: Outputs, likelihood: Likelihood) -> None:
         self.source, self.likelihood = source, likelihood
         self.weights = source.weights
         self._log_weights = self.weights.log()
@@ -79,7 +79,7 @@ class Predictive(ABC):
             raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(tensor.shape)}.")
         return self.likelihood.prepare(tensor, self.source.num_outputs, self.source.target.layout.dtype)
 
-    def _member_log_prob(self, y: Tensor, block: Block) -> Tensor:
+    def _member_log_prob(self, y: Tensor, block: OutputBlock) -> Tensor:
         rows, outputs, learned = block
         parts = []
         for part in self._slices(outputs):

@@ -18,10 +18,10 @@ _KEEP_BYTES = 2**26  # outputs are kept up to this size, and made anew each time
 _PASSES = 2**16  # draws × rows through the network at once, for the activations in between take memory too
 _ROWS = 1024  # rows through the network at once: enough to be efficient, few enough that activations stay small
 
-Block = tuple[slice, Tensor, dict[str, Tensor]]
+OutputBlock = tuple[slice, Tensor, dict[str, Tensor]]
 
 
-class Source(Protocol):
+class Outputs(Protocol):
     """Outputs S × N × C, however they are made, with the weight of each of the S."""
 
     target: Target
@@ -31,7 +31,7 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows."""
 
 
@@ -52,7 +52,7 @@ class OutputSource:
         self.num_outputs = target.probe_outputs(map_tensors(lambda t: t[:1], x)).shape[-1]
         size = target.layout.dtype.itemsize * len(nodes) * self.num_outputs
         self._block = max(1, min(self.rows, _BLOCK_BYTES // size))
-        self._kept: list[Block] | None = [] if size * self.rows <= keep_bytes else None
+        self._kept: list[OutputBlock] | None = [] if size * self.rows <= keep_bytes else None
         self._complete = False
         self._memory: Tensor | None = None
         if self._kept is not None:
@@ -62,7 +62,7 @@ class OutputSource:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows.
 
         The outputs of a block may be overwritten by the next one: use them, or copy them, before going on.
@@ -70,7 +70,7 @@ class OutputSource:
         if self._complete and self._kept is not None:
             yield from self._kept
             return
-        made: list[Block] = []
+        made: list[OutputBlock] = []
         for start in range(0, self.rows, self._block):
             block = self._compute(slice(start, min(start + self._block, self.rows)))
             if self._kept is not None:
@@ -79,7 +79,7 @@ class OutputSource:
         if self._kept is not None:
             self._kept, self._complete = made, True
 
-    def _compute(self, rows: slice) -> Block:
+    def _compute(self, rows: slice) -> OutputBlock:
         target, total = self.target, len(self._nodes)
         count = rows.stop - rows.start
         by_theta = _THETA_BYTES // max(1, target.layout.size * target.layout.dtype.itemsize)

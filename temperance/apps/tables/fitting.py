@@ -17,7 +17,7 @@ from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness
 from temperance.apps.tables.predictions import check_new_names
-from temperance.apps.tables.prepare import MAX_ROWS, Part, Prepared, Say, prepare_table
+from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, prepare_table
 from temperance.apps.tables.run import TableRun, TableState, guard_from, in_units
 from temperance.apps.tables.safeguards import check_promises
 from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
@@ -150,7 +150,7 @@ def fit_prepared(
     guard_rows = _known(prepared.guard)
     if calibrator is None and len(known) < _CALIBRATE:  # nothing was learned from them: they can keep promises too
         both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
-        guard_rows = Part(Encoded(both), np.concatenate([known.y, guard_rows.y]))
+        guard_rows = TablePart(Encoded(both), np.concatenate([known.y, guard_rows.y]))
     if tolerance is None:
         tolerance = kind_of(schema).tolerance(prepared.train.y)
     guard, more = guard_from(
@@ -208,16 +208,16 @@ def _train(
     raise AssertionError("unreachable")
 
 
-def _known(part: Part) -> Part:
+def _known(part: TablePart) -> TablePart:
     """The rows without an unknown value: the others are never answered without a human."""
     keep = np.ones(len(part), dtype=bool)
     keep[part.encoded.open_rows] = False
     if not keep.any():
         raise DataError("every validation row has a value never seen in training: split otherwise (--group?).")
-    return Part(Encoded(part.encoded.x[keep]), part.y[keep])
+    return TablePart(Encoded(part.encoded.x[keep]), part.y[keep])
 
 
-def _calibrate(fitted: Fitted, prepared: Prepared, known: Part) -> Any:
+def _calibrate(fitted: Fitted, prepared: Prepared, known: TablePart) -> Any:
     """A temperature for classes, a factor on the spread for real numbers, nothing for counts."""
     kind = kind_of(prepared.schema)
     rule = kind.calibration()

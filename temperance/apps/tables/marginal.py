@@ -17,7 +17,7 @@ from torch import Tensor
 from temperance.apps.tables.columns import IMPUTATIONS
 from temperance.apps.tables.encode import Encoded
 from temperance.predict import PREDICTIVES, Predictive
-from temperance.predict.source import Block
+from temperance.predict.source import OutputBlock
 from temperance.run.fitted import Fitted
 
 _OUTPUTS = 2**23  # numbers in a block: draws × imputations × rows × outputs
@@ -39,14 +39,14 @@ class MarginalSource:
         self.weights = probe.weights.repeat_interleave(IMPUTATIONS) / IMPUTATIONS
         size = len(self) * self.num_outputs
         self._block = max(1, _OUTPUTS // size)
-        self._kept: list[Block] | None = None
+        self._kept: list[OutputBlock] | None = None
         if size * self.rows <= _KEEP:
             self._kept = list(self._compute())
 
     def __len__(self) -> int:
         return self._draws * IMPUTATIONS
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
         yield from self._compute() if self._kept is None else self._kept
 
@@ -57,7 +57,7 @@ class MarginalSource:
         made = self.fitted.predict(torch.from_numpy(x), seed=self.seed)
         return made if self.calibrator is None else self.calibrator(made)
 
-    def _compute(self) -> Iterator[Block]:
+    def _compute(self) -> Iterator[OutputBlock]:
         for start in range(0, self.rows, self._block):
             rows = slice(start, min(start + self._block, self.rows))
             here = np.flatnonzero(self._open[rows])

@@ -30,7 +30,7 @@ _FEW = 200
 
 
 @dataclass
-class Part:
+class TablePart:
     """Some rows, as the network sees them, with their targets in their own units."""
 
     encoded: Encoded
@@ -45,14 +45,14 @@ class Prepared:
     """A table ready for any method: ``calibration`` and ``guard`` are the halves of the validation rows."""
 
     schema: Schema
-    train: Part
-    calibration: Part
-    guard: Part
-    test: Part
+    train: TablePart
+    calibration: TablePart
+    guard: TablePart
+    test: TablePart
     test_frame: pd.DataFrame
     notices: list[str] = field(default_factory=list)
 
-    def data(self, part: Part) -> Data:
+    def data(self, part: TablePart) -> Data:
         """Rows for :func:`temperance.run.fit`: classes as integers, real targets standardised."""
         info = DataInfo(name=self.schema.target, outcome=self.schema.outcome, classes=self.schema.classes)
         targets = kind_of(self.schema).model_targets(self.schema, part.y)
@@ -113,8 +113,10 @@ def prepare_table(
     first, second = (np.sort(rng.permutation(rows)[:_GUARD_ROWS]) for rows in (first, second))
     _say_rows(tell, train, held, tested)
     tell.all(kind.remarks(y[train], classes))
-    learned = Part(encode(columns, frame.iloc[train], training=True), y[train])
-    calibration, guard, last = (Part(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested))
+    learned = TablePart(encode(columns, frame.iloc[train], training=True), y[train])
+    calibration, guard, last = (
+        TablePart(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested)
+    )
     kept = frame.iloc[tested].reset_index(drop=True)
     return Prepared(schema, learned, calibration, guard, last, kept, tell.said)
 

@@ -36,7 +36,7 @@ class Calls:
 
 
 @dataclass
-class Flow:
+class CapturedPass:
     """One batch on its way through the network."""
 
     outputs: Tensor
@@ -152,7 +152,7 @@ class Capture:
         found = dict(self.network.named_parameters())
         return [found[name] for name in self.names]
 
-    def run(self, x: Inputs, layers: Sequence[Layer] | None = None) -> Flow:
+    def run(self, x: Inputs, layers: Sequence[Layer] | None = None) -> CapturedPass:
         """Outputs for ``x`` with everything caught; only inside :meth:`attached`."""
         wanted = self.layers if layers is None else list(layers)
         calls = [Calls() for _ in wanted]
@@ -175,7 +175,7 @@ class Capture:
             for handle in handles:
                 handle.remove()
         outputs = outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs
-        flow = Flow(outputs, calls, first_tensor(x).shape[0])
+        flow = CapturedPass(outputs, calls, first_tensor(x).shape[0])
         for layer, made in zip(wanted, calls, strict=True):
             if layer.name in self._repeats and self._repeats[layer.name] != _repeats(made, flow.rows):
                 raise RuleBroken(layer)

@@ -24,7 +24,7 @@ from temperance.core.progress import ProgressBar
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
 from temperance.data.sources import Inputs, named_tensors
-from temperance.inference.curvature.capture import Capture, Flow
+from temperance.inference.curvature.capture import Capture, CapturedPass
 from temperance.inference.curvature.general import GeneralGradients
 from temperance.inference.curvature.layers import Layer
 from temperance.model.target import Target
@@ -39,7 +39,7 @@ class BatchGradients:
 
     x: Inputs
     y: Tensor
-    flow: Flow
+    flow: CapturedPass
     cotangents: Iterator[Tensor]
 
     @property

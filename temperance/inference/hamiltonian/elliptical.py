@@ -12,8 +12,8 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.inference.base import Info
-from temperance.inference.hamiltonian.kernel import HamiltonianState, Kernel, Transition, settle_
-from temperance.inference.hamiltonian.motion import Flow, uniforms
+from temperance.inference.hamiltonian.kernel import HamiltonianState, Transition, TransitionKernel, settle_
+from temperance.inference.hamiltonian.motion import Motion, uniforms
 from temperance.model.priors import GaussianDensity
 from temperance.model.priors.base import BoundPrior
 from temperance.model.target import Target
@@ -22,7 +22,7 @@ _MOST_SHRINKS = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class EllipticalSlice(Kernel):
+class EllipticalSlice(TransitionKernel):
     """Elliptical slice sampling (Murray, Adams & MacKay, 2010). With a prior N(m, S) and ℓ(θ) the log-likelihood over
     T, a draw ν ~ N(m, T S) and a level log y = ℓ(θ) + log u, the ellipse
 
@@ -41,12 +41,12 @@ class EllipticalSlice(Kernel):
     """
 
     def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
-        """See :class:`Kernel`."""
+        """See :class:`TransitionKernel`."""
         if state.chain.read_next:
             state.ready = False  # the slope is looked at, which moves do not keep
         return super().step(target, state, batch)
 
-    def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
+    def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """Shrink until every chain is above its level."""
         prior = flow.energies.prior
         mean, scale = gaussian_parts(prior, state.chain.theta)

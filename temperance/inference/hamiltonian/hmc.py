@@ -21,7 +21,7 @@ from temperance.inference.hamiltonian.kernel import (
     judge_gain,
     settle_,
 )
-from temperance.inference.hamiltonian.motion import Flow, Phase, uniforms
+from temperance.inference.hamiltonian.motion import Motion, Phase, uniforms
 
 _MOST_LEAPFROGS = 10_000
 
@@ -82,7 +82,7 @@ class HMC(SteppingKernel):
             return np.full(len(step), self.length or 10)
         return np.clip(np.ceil(self.time / step - 1e-9), 1, _MOST_LEAPFROGS).astype(np.int64)
 
-    def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
+    def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """A trajectory and its decision."""
         luck = uniforms(state.rngs, 2)
         momentum = flow.metric.momenta(state.chain.noise)
@@ -96,7 +96,7 @@ class HMC(SteppingKernel):
         return Transition(chance, divergent, counts)
 
 
-def _go(flow: Flow, phase: Phase, step: Tensor, counts: Numbers) -> tuple[Tensor, Tensor]:
+def _go(flow: Motion, phase: Phase, step: Tensor, counts: Numbers) -> tuple[Tensor, Tensor]:
     """As many leapfrog steps for each chain as it wants; chains that have arrived wait."""
     if (counts == counts[0]).all():
         return flow.leap(phase, step, int(counts[0]))

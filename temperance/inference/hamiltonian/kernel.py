@@ -26,7 +26,7 @@ from temperance.core.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Sta
 from temperance.data.data import Batch, Data
 from temperance.engine.native import NormalStream, fill_rows_
 from temperance.inference.base import Cost, Exactness, Facts, Info, Starts
-from temperance.inference.hamiltonian.motion import Flow, Metric, Phase, check_mass
+from temperance.inference.hamiltonian.motion import Metric, Motion, Phase, check_mass
 from temperance.inference.langevin.sampler import (
     ChainState,
     Sampler,
@@ -116,11 +116,11 @@ class HamiltonianSampler(Sampler):
         return divergence_remarks(self.hamiltonian(state))
 
 
-class Kernel(HamiltonianSampler):
+class TransitionKernel(HamiltonianSampler):
     """A transition of all chains at once: subclasses say which."""
 
     @abstractmethod
-    def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
+    def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """Move all chains, whose θ, gradient and energy belong together before and after."""
 
     def hamiltonian(self, state: HamiltonianState) -> HamiltonianState:
@@ -193,9 +193,9 @@ class Kernel(HamiltonianSampler):
 
     # ------------------------------------------------------------------ a step
 
-    def flow(self, target: Target, state: HamiltonianState, batch: Batch) -> Flow:
+    def flow(self, target: Target, state: HamiltonianState, batch: Batch) -> Motion:
         """The motion on these rows, at each chain's temperature."""
-        return Flow(target.energies_on(batch), state.masses(), 1.0 / (target.temperature * state.heat))
+        return Motion(target.energies_on(batch), state.masses(), 1.0 / (target.temperature * state.heat))
 
     def ready(self, target: Target, state: HamiltonianState, batch: Batch) -> Status:
         """Make energies and slopes those of the present places."""
@@ -242,7 +242,7 @@ class Kernel(HamiltonianSampler):
         told = [state.energy, state.acceptance, state.leapfrogs.double(), state.divergent.double(), state.step_size]
         state.history.append(torch.stack(told, dim=1).flatten())
 
-    def story(self, state: HamiltonianState, member: int) -> Transitions | None:
+    def transitions_of(self, state: HamiltonianState, member: int) -> Transitions | None:
         """See :class:`Sampler`."""
         if not len(state.history):
             return None
@@ -256,7 +256,7 @@ class Kernel(HamiltonianSampler):
         )
 
 
-class SteppingKernel(Kernel):
+class SteppingKernel(TransitionKernel):
     """A kernel with a step and masses, which :class:`Warmup` can find. Subclasses have the fields named here."""
 
     step_size: float | None
@@ -287,14 +287,14 @@ class SteppingKernel(Kernel):
         inverse = 1.0 / mass if mass.dim() == 1 else torch.cholesky_inverse(torch.linalg.cholesky(mass))
         return inverse.expand(len(theta), *inverse.shape).clone()
 
-    def one_step_gain(self, flow: Flow, state: HamiltonianState, step: Tensor) -> Tensor:
+    def one_step_gain(self, flow: Motion, state: HamiltonianState, step: Tensor) -> Tensor:
         """How much energy one integration step of this size gains, by chain; the chains stay where they are."""
         momentum = flow.metric.momenta(state.chain.noise)
         before = flow.inverse_temperature * state.energy + flow.kinetic(momentum)
         energy, kinetic = flow.leap(Phase(state.chain.theta.clone(), momentum, state.gradient.clone()), step)
         return flow.inverse_temperature * energy + kinetic - before
 
-    def reasonable_steps(self, flow: Flow, state: HamiltonianState, wanted: float) -> Tensor:
+    def reasonable_steps(self, flow: Motion, state: HamiltonianState, wanted: float) -> Tensor:
         """Double or halve each chain's ε until the acceptance of a single step crosses ``wanted``."""
         step = state.step_size.clone()
         direction = torch.zeros_like(step)

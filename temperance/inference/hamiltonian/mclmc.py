@@ -22,7 +22,7 @@ from temperance.inference.hamiltonian.kernel import (
     judge_gain,
     settle_,
 )
-from temperance.inference.hamiltonian.motion import Flow, uniforms
+from temperance.inference.hamiltonian.motion import Motion, uniforms
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class MCLMC(SteppingKernel):
         """A gradient for each step."""
         return self.length
 
-    def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
+    def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """A trajectory, and its decision if there is one."""
         luck = uniforms(state.rngs, 2)
         walk = _Walk(flow, state, jittered(state.step_size, self.jitter, luck[:, 0]))
@@ -88,7 +88,7 @@ class MCLMC(SteppingKernel):
         settle_(state, taken, walk.theta, walk.gradient, walk.energy)
         return Transition(chance, divergent, np.full(len(chance), self.length))
 
-    def one_step_gain(self, flow: Flow, state: HamiltonianState, step: Tensor) -> Tensor:
+    def one_step_gain(self, flow: Motion, state: HamiltonianState, step: Tensor) -> Tensor:
         """See :class:`Kernel`."""
         walk = _Walk(flow, state, step)
         walk.step()
@@ -98,7 +98,7 @@ class MCLMC(SteppingKernel):
 class _Walk:
     """A trajectory under way, of all chains."""
 
-    def __init__(self, flow: Flow, state: HamiltonianState, step: Tensor) -> None:
+    def __init__(self, flow: Motion, state: HamiltonianState, step: Tensor) -> None:
         if flow.metric.dense:
             raise ArgumentError("`mass` must be 'diagonal' or 'none' for MCLMC; got 'dense'.")
         self.dimension = state.chain.theta.shape[1]

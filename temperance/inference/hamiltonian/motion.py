@@ -68,16 +68,16 @@ class Phase(NamedTuple):
             whole[at] = some
 
 
-class Flow:
+class Motion:
     """Leapfrog steps of some chains: p ← p − ½ ε ∇U/T;  θ ← θ + ε M⁻¹ p;  p ← p − ½ ε ∇U/T."""
 
     def __init__(self, energies: Energies, metric: Metric, inverse_temperature: Tensor) -> None:
         self.energies, self.metric, self.inverse_temperature = energies, metric, inverse_temperature
         self.gradients = 0
 
-    def rows(self, keep: Tensor) -> Flow:
+    def rows(self, keep: Tensor) -> Motion:
         """The flow of some of the chains."""
-        return Flow(self.energies, self.metric.rows(keep), self.inverse_temperature[keep.cpu()])
+        return Motion(self.energies, self.metric.rows(keep), self.inverse_temperature[keep.cpu()])
 
     def kinetic(self, momentum: Tensor) -> Tensor:
         """½ pᵀ M⁻¹ p in float64."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.engine.native.nuts import DIVERGED, WALKING, native_doubling
 from temperance.inference.hamiltonian.kernel import DIVERGENCE, HamiltonianState, Numbers, SteppingKernel, Transition
-from temperance.inference.hamiltonian.motion import Flow, Metric, Phase, uniforms
+from temperance.inference.hamiltonian.motion import Metric, Motion, Phase, uniforms
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class NUTS(SteppingKernel):
         """At most 2^max_depth − 1 gradients; within a step, about 2 · max_depth + 14 more copies of θ."""
         return 2**self.max_depth - 1
 
-    def transition(self, flow: Flow, state: HamiltonianState) -> Transition:
+    def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """Double until every chain has turned."""
         group = _Group(flow, state)
         for depth in range(self.max_depth):
@@ -73,7 +73,7 @@ class _Group:
     """Chains that still walk. ``who`` are their rows in the state; vectors have a row for each of them, scalars are
     NumPy arrays. Ends of the trajectory are (θ, p, ∇U) at its left and at its right."""
 
-    def __init__(self, flow: Flow, state: HamiltonianState) -> None:
+    def __init__(self, flow: Motion, state: HamiltonianState) -> None:
         self.flow, self.state = flow, state
         count = len(state.rngs)
         self.who = np.arange(count)
@@ -201,7 +201,7 @@ class _Stretch:
         self.sum += self.end.momentum
         self._look_back(leaf)
 
-    def _leap_some(self, flow: Flow) -> tuple[Numbers, Numbers]:
+    def _leap_some(self, flow: Motion) -> tuple[Numbers, Numbers]:
         going = torch.from_numpy(self.walking)
         rows = going.to(self.sum.device)
         part = self.end.rows(rows)

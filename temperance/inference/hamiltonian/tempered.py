@@ -108,9 +108,9 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
         """The cold chains."""
         return state.cold
 
-    def story(self, state: TemperedState, member: int) -> Transitions | None:
+    def transitions_of(self, state: TemperedState, member: int) -> Transitions | None:
         """Of the cold chain's place in the ladder."""
-        return self.base.story(state.base, member * len(self.temperatures))
+        return self.base.transitions_of(state.base, member * len(self.temperatures))
 
     def posteriors(self, target: Target, state: TemperedState, data: Data | None) -> tuple[Posterior, ...]:
         """The cold chains' present places."""

@@ -120,7 +120,7 @@ class Sampler(Inference[Any]):
         """Whether a cycle has just ended; ``None`` for a sampler that has no cycles."""
         return None
 
-    def story(self, state: Any, member: int) -> Transitions | None:
+    def transitions_of(self, state: Any, member: int) -> Transitions | None:
         """What the sampler told of each transition of one chain; ``None`` if it tells nothing."""
         return None
 
@@ -138,9 +138,9 @@ class SamplerWrapper(Wrapper, Sampler):
         """The base's."""
         return self.base.at_end(state.base)
 
-    def story(self, state: Any, member: int) -> Transitions | None:
+    def transitions_of(self, state: Any, member: int) -> Transitions | None:
         """The base's."""
-        return self.base.story(state.base, member)
+        return self.base.transitions_of(state.base, member)
 
 
 class LangevinSampler(Sampler):

@@ -30,7 +30,7 @@ class Interaction:
     push: Tensor
 
 
-class Kernel(Value, ABC):
+class ParticleKernel(Value, ABC):
     """A positive definite function of two particles. k(x, x) = 1 for a particle alone, so that it moves as ``MAP``."""
 
     repels: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class Kernel(Value, ABC):
         """The interaction of particles whose deviations from their mean have this Gram matrix."""
 
 
-class RadialKernel(Kernel):
+class RadialKernel(ParticleKernel):
     """Base of kernels k = κ(‖x − y‖² / h). ``bandwidth`` is h, in squared units of the particles; ``None`` takes
     h = med² / log n in every step, with med the median distance between two particles, so that Σ_j k(x_i, x_j) ≈ 2 for
     a particle at the median distance from the others. In ∇k this h counts as a constant."""
@@ -57,7 +57,7 @@ class RadialKernel(Kernel):
         """κ(u) and κ'(u)."""
 
     def interact(self, gram: Tensor) -> Interaction:
-        """See :class:`Kernel`: ∇_{x_j} k(x_j, x_i) = (2/h) κ'_ij (x_j − x_i)."""
+        """See :class:`ParticleKernel`: ∇_{x_j} k(x_j, x_i) = (2/h) κ'_ij (x_j − x_i)."""
         squares = squared_distances(gram)
         h = median_bandwidth(squares) if self.bandwidth is None else self.bandwidth
         values, slopes = self.profile(squares / h)
@@ -112,7 +112,7 @@ class IMQ(RadialKernel):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearKernel(Kernel):
+class LinearKernel(ParticleKernel):
     """k(x, y) = 1 + (x − x̄)ᵀ(y − x̄), with x̄ the mean of the particles, which counts as a constant in ∇k.
 
     With it SVGD has the mean and the covariance of a Gaussian N(μ, Λ⁻¹) exactly, for more than d particles: the
@@ -137,7 +137,7 @@ class LinearKernel(Kernel):
     repels: ClassVar[bool] = False
 
     def interact(self, gram: Tensor) -> Interaction:
-        """See :class:`Kernel`: ∇_{x_j} k(x_j, x_i) = x_i − x̄."""
+        """See :class:`ParticleKernel`: ∇_{x_j} k(x_j, x_i) = x_i − x̄."""
         n = len(gram)
         return Interaction(1.0 + gram, n * torch.eye(n, dtype=gram.dtype, device=gram.device))
 

@@ -29,7 +29,7 @@ from temperance.data.data import Batch, Data
 from temperance.engine import outputs as evaluate
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts
-from temperance.inference.particles.kernels import Interaction, Kernel
+from temperance.inference.particles.kernels import Interaction, ParticleKernel
 from temperance.inference.points.map import MAP
 from temperance.inference.variational.expectations import judge
 from temperance.model.target import Target
@@ -59,7 +59,7 @@ class Particles(Inference[ParticleState]):
 
     count_name: ClassVar[str] = "particles"
 
-    kernel: Kernel
+    kernel: ParticleKernel
     space: Space
     lr: float
     optimizer: type[torch.optim.Optimizer]
@@ -72,8 +72,8 @@ class Particles(Inference[ParticleState]):
 
     def __post_init__(self) -> None:
         check_count(self.count, self.count_name)
-        if not isinstance(self.kernel, Kernel):
-            raise ArgumentError(f"`kernel` must be a Kernel, such as RBF(); got {self.kernel!r}.")
+        if not isinstance(self.kernel, ParticleKernel):
+            raise ArgumentError(f"`kernel` must be a ParticleKernel, such as RBF(); got {self.kernel!r}.")
         if self.space not in ("weights", "functions"):
             raise ArgumentError(f'`space` must be "weights" or "functions"; got {self.space!r}.')
         alone = (self.lr, self.optimizer, self.optimizer_args, self.scheduler, self.scheduler_args, self.schedule_steps)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.inference.particles.kernels import RBF, Interaction, Kernel
+from temperance.inference.particles.kernels import RBF, Interaction, ParticleKernel
 from temperance.inference.particles.particles import Particles, Space
 
 
@@ -53,7 +53,7 @@ class RepulsiveEnsemble(Particles):
     count_name: ClassVar[str] = "size"
 
     size: int = 5
-    kernel: Kernel = field(default_factory=RBF)
+    kernel: ParticleKernel = field(default_factory=RBF)
     space: Space = "functions"
     lr: float = 1e-3
     optimizer: type[torch.optim.Optimizer] = torch.optim.Adam

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.inference.particles.kernels import RBF, Interaction, Kernel
+from temperance.inference.particles.kernels import RBF, Interaction, ParticleKernel
 from temperance.inference.particles.particles import Particles, Space
 
 
@@ -54,7 +54,7 @@ class SVGD(Particles):
     """
 
     particles: int = 16
-    kernel: Kernel = field(default_factory=RBF)
+    kernel: ParticleKernel = field(default_factory=RBF)
     space: Space = "weights"
     lr: float = 1e-3
     optimizer: type[torch.optim.Optimizer] = torch.optim.Adam

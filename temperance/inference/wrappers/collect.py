@@ -243,7 +243,7 @@ class Collect(Wrapper):
             kinetic=rest[:, 1 : 1 + entries],
             configurational=rest[:, 1 + entries :],
             draw_step=torch.tensor(state.draw_step[-draws:]),
-            transitions=self.base.story(state.base, k),
+            transitions=self.base.transitions_of(state.base, k),
         )
 
 

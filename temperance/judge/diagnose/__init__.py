@@ -9,7 +9,7 @@ minibatches add; ``prior_predictive`` what the prior believes before any data; `
 modes.
 """
 
-from temperance.judge.diagnose.checks import Check
+from temperance.judge.diagnose.checks import Finding
 from temperance.judge.diagnose.convergence import Convergence, predictions, weights
 from temperance.judge.diagnose.loss_along import PathLoss, loss_along
 from temperance.judge.diagnose.mixing import autocorrelation, bulk_ess, ess, mcse, rhat, tail_ess
@@ -27,8 +27,8 @@ from temperance.judge.diagnose.verdict import Verdict, sampling
 from temperance.judge.diagnose.virial import configurational_of, curvature_temperature
 
 __all__ = [
-    "Check",
     "Convergence",
+    "Finding",
     "GradientNoise",
     "PathLoss",
     "PriorPredictive",

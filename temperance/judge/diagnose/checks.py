@@ -31,7 +31,7 @@ RHAT_LIMIT, RHAT_SHARE = 1.1, 0.95
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """One check: ``passed`` is ``None`` where it could not be judged, ``remedy`` empty where nothing is to be done."""
 
     name: str
@@ -40,59 +40,61 @@ class Check:
     remedy: str = ""
 
 
-def check_status(info: RunInfo) -> Check:
+def check_status(info: RunInfo) -> Finding:
     """Whether the run came to its end."""
     status = info.status
     steps = f"{info.steps} of {info.total_steps} steps"
     if not status.ok:
-        return Check("run", False, f"stopped after {steps}: {status.message or status.code}", status.remedy)
+        return Finding("run", False, f"stopped after {steps}: {status.message or status.code}", status.remedy)
     if info.steps < info.total_steps and status.code != "early-stopped":
-        return Check("run", None, f"not finished: {steps}", status.remedy or "Let it run to its end.")
-    return Check("run", True, f"finished, {steps}")
+        return Finding("run", None, f"not finished: {steps}", status.remedy or "Let it run to its end.")
+    return Finding("run", True, f"finished, {steps}")
 
 
-def check_draws(chains: tuple[Draws, ...]) -> Check:
+def check_draws(chains: tuple[Draws, ...]) -> Finding:
     """Enough draws, and no two in a row alike."""
     counts = [len(chain.theta) for chain in chains]
     same = sum(int((chain.theta[1:] == chain.theta[:-1]).all(1).sum()) for chain in chains)
     measured = f"{sum(counts)} in {len(chains)} chain{'s' if len(chains) > 1 else ''}"
     if sum(counts) < LEAST_DRAWS:
-        return Check("draws", False, f"{measured}, fewer than {LEAST_DRAWS}", "Run longer, or draw more often.")
+        return Finding("draws", False, f"{measured}, fewer than {LEAST_DRAWS}", "Run longer, or draw more often.")
     if same:
         measured += f", of which {same} repeat the one before"
     if 2 * same > sum(counts):  # a Metropolis step that is rejected repeats a draw, and rightly
         remedy = "The chain stood still: draw less often, or look for a step of zero (an ended schedule, a pace of 0)."
-        return Check("draws", False, measured, remedy)
-    return Check("draws", True, measured)
+        return Finding("draws", False, measured, remedy)
+    return Finding("draws", True, measured)
 
 
-def check_acceptance(acceptance: Tensor) -> Check:
+def check_acceptance(acceptance: Tensor) -> Finding:
     """Of a Metropolis-corrected sampler: neither nearly none nor, at a waste of steps, all."""
     share = float(acceptance[-1])
     measured = f"{share:.0%} of proposals"
     if share < 0.1:
-        return Check("acceptance", False, measured, "Nearly all proposals are rejected: lower the learning rate.")
-    return Check("acceptance", True, measured)
+        return Finding("acceptance", False, measured, "Nearly all proposals are rejected: lower the learning rate.")
+    return Finding("acceptance", True, measured)
 
 
-def check_divergences(chains: tuple[Draws, ...]) -> Check | None:
+def check_divergences(chains: tuple[Draws, ...]) -> Finding | None:
     """Of samplers that tell of each transition: none should diverge. ``None`` for all others."""
     told = [c.trace.transitions for c in chains if c.trace is not None and c.trace.transitions is not None]
     if not told:
         return None
     count, total = sum(int(t.divergent.sum()) for t in told), sum(len(t.divergent) for t in told)
     if not count:
-        return Check("divergences", True, f"none in {total} transitions")
+        return Finding("divergences", True, f"none in {total} transitions")
     remedy = "Warm up with a higher acceptance (accept=0.95), lower the step, or write the model in other coordinates."
-    return Check("divergences", False, f"{count} of {total} transitions", remedy)
+    return Finding("divergences", False, f"{count} of {total} transitions", remedy)
 
 
-def check_kinetic(found: Temperatures, note: str = "") -> Check:
+def check_kinetic(found: Temperatures, note: str = "") -> Finding:
     """Every tensor's kinetic temperature, averaged over time, within 10 % and its statistical error."""
     name = "kinetic temperature"
     count = found.readings.shape[0] * found.readings.shape[1]
     if count < LEAST_READINGS:
-        return Check(name, None, f"only {count} readings since the first draw", "Run longer, or take readings oftener.")
+        return Finding(
+            name, None, f"only {count} readings since the first draw", "Run longer, or take readings oftener."
+        )
     error = tolerance(found.error, found.effective, len(found.names))
     excess = (found.mean - 1).abs() - error - KINETIC_ALLOWANCE
     place = int(excess.nan_to_num(-math.inf).argmax())
@@ -103,11 +105,11 @@ def check_kinetic(found: Temperatures, note: str = "") -> Check:
         f"interval{note}"
     )
     if bad:
-        return Check(name, False, measured, _kinetic_remedy(found, place, bad))
+        return Finding(name, False, measured, _kinetic_remedy(found, place, bad))
     whole = float(tolerance(torch.tensor(found.network_error), ess(found.network), 1))
     if not whole <= 0.5:
-        return Check(name, None, measured, "Too few independent readings: run longer.")
-    return Check(name, True, measured)
+        return Finding(name, None, measured, "Too few independent readings: run longer.")
+    return Finding(name, True, measured)
 
 
 def _kinetic_remedy(found: Temperatures, place: int, bad: int) -> str:
@@ -121,31 +123,31 @@ def _kinetic_remedy(found: Temperatures, place: int, bad: int) -> str:
     return "The step is too large, or batches too noisy: lower the learning rate, or use larger batches."
 
 
-def check_configurational(found: Temperatures, name: str, note: str = "") -> Check:
+def check_configurational(found: Temperatures, name: str, note: str = "") -> Finding:
     """The temperature of the whole, averaged over time, within 15 % and its statistical error."""
     count = found.readings.shape[0] * found.readings.shape[1]
     if count < LEAST_READINGS:
-        return Check(name, None, f"only {count} readings since the first draw", "Run longer, or draw more often.")
+        return Finding(name, None, f"only {count} readings since the first draw", "Run longer, or draw more often.")
     low, high = 1 - CONFIGURATIONAL_ALLOWANCE, 1 + CONFIGURATIONAL_ALLOWANCE
     return _judge(name, found, low, high, most=0.5, note=note)
 
 
-def check_curvature(found: Temperatures) -> Check:
+def check_curvature(found: Temperatures) -> Finding:
     """The temperature of directions counted by their curvature, within a factor of two and its statistical error."""
     name = "temperature by curvature"
     count = found.readings.shape[0] * found.readings.shape[1]
     if count < LEAST_DRAWS:
-        return Check(name, None, f"only {count} draws", "Run longer, or draw more often.")
+        return Finding(name, None, f"only {count} draws", "Run longer, or draw more often.")
     return _judge(name, found, 1 / CURVATURE_FACTOR, CURVATURE_FACTOR, most=1.0)
 
 
-def _judge(name: str, found: Temperatures, low: float, high: float, most: float, note: str = "") -> Check:
+def _judge(name: str, found: Temperatures, low: float, high: float, most: float, note: str = "") -> Finding:
     """Beyond the range by more than chance: failed. Chance alone beyond ``most``: not judged."""
     mean, error = found.network_mean, found.network_error
     allowed = float(tolerance(torch.tensor(error), ess(found.network), 1))
     measured = f"{_value(mean, error)} T (allowed: {max(0.0, low - allowed):.2f} to {high + allowed:.2f}){note}"
     if mean + allowed < low:
-        return Check(
+        return Finding(
             name,
             False,
             measured,
@@ -153,7 +155,7 @@ def _judge(name: str, found: Temperatures, low: float, high: float, most: float,
             "noise has the target's temperature; otherwise slow directions have not spread yet: run longer.",
         )
     if mean - allowed > high:
-        return Check(
+        return Finding(
             name,
             False,
             measured,
@@ -161,27 +163,27 @@ def _judge(name: str, found: Temperatures, low: float, high: float, most: float,
             "size of the whole training set; otherwise the run has not come to rest yet: a longer burn-in.",
         )
     if not allowed <= most:
-        return Check(name, None, measured, "Too few independent readings: run longer.")
-    return Check(name, True, measured)
+        return Finding(name, None, measured, "Too few independent readings: run longer.")
+    return Finding(name, True, measured)
 
 
-def check_rhat(found: Convergence) -> Check:
+def check_rhat(found: Convergence) -> Finding:
     """R-hat of predictions below 1.1, or below what chance makes of few draws, for 95 % of them."""
     name = "R-hat of predictions"
     limit = max(RHAT_LIMIT, rhat_by_chance(found.chains, found.draws))
     share = found.share_below(limit)
     if math.isnan(share):
-        return Check(name, None, "all predictions are constant", "Look at rows where the network is less sure.")
+        return Finding(name, None, "all predictions are constant", "Look at rows where the network is less sure.")
     where, worst = found.worst
     measured = f"{share:.0%} below {limit:.3g}; median {found.median_rhat:.3f}, worst {worst:.2f} ({where})"
     if share < RHAT_SHARE:
-        return Check(
+        return Finding(
             name,
             False,
             measured,
             "The chains (or the halves of the chain) predict different things: run longer, with a longer burn-in.",
         )
-    return Check(name, True, measured)
+    return Finding(name, True, measured)
 
 
 def rhat_by_chance(chains: int, draws: int) -> float:
@@ -196,18 +198,18 @@ def rhat_by_chance(chains: int, draws: int) -> float:
     return math.sqrt((size - 1 + float(scipy.stats.f.isf(FALSE_ALARM, count - 1, count * (size - 1)))) / size)
 
 
-def check_ess(found: Convergence) -> Check:
+def check_ess(found: Convergence) -> Finding:
     """Enough effective draws of predictions."""
     measured = f"median {found.median_ess:.0f} of {found.chains * found.draws} draws, least {found.least_ess:.0f}"
     if math.isnan(found.median_ess):
-        return Check("effective draws", None, "all predictions are constant")
+        return Finding("effective draws", None, "all predictions are constant")
     if found.median_ess < LEAST_ESS:
         remedy = f"Draws of predictions are worth fewer than {LEAST_ESS:.0f} independent ones: run longer."
-        return Check("effective draws", False, measured, remedy)
-    return Check("effective draws", True, measured)
+        return Finding("effective draws", False, measured, remedy)
+    return Finding("effective draws", True, measured)
 
 
-def check_loss(loss: Tensor, num_data: int, num_parameters: int, temperature: float) -> Check:
+def check_loss(loss: Tensor, num_data: int, num_parameters: int, temperature: float) -> Finding:
     """Whether the loss (C × R readings since the first draw) still falls: its mean over the first half against that
     over the second.
 
@@ -217,7 +219,7 @@ def check_loss(loss: Tensor, num_data: int, num_parameters: int, temperature: fl
     name = "loss settled"
     half = loss.shape[1] // 2
     if loss.shape[0] * half < LEAST_DRAWS or half < 4:
-        return Check(name, None, f"only {loss.shape[0] * loss.shape[1]} readings since the first draw", "Run longer.")
+        return Finding(name, None, f"only {loss.shape[0] * loss.shape[1]} readings since the first draw", "Run longer.")
     first, second = loss[:, :half].double(), loss[:, -half:].double()
     drop = float(first.mean() - second.mean())
     level = _less_line(second)
@@ -225,8 +227,8 @@ def check_loss(loss: Tensor, num_data: int, num_parameters: int, temperature: fl
     news = 2 * temperature * math.sqrt(num_parameters / 2) / num_data
     measured = f"{float(first.mean()):.4g} in the first half since the first draw, {float(second.mean()):.4g} later"
     if drop > allowed and drop > news:
-        return Check(name, False, measured, "The loss still falls: a longer burn-in, and a longer run.")
-    return Check(name, True, measured)
+        return Finding(name, False, measured, "The loss still falls: a longer burn-in, and a longer run.")
+    return Finding(name, True, measured)
 
 
 def _less_line(series: Tensor) -> Tensor:

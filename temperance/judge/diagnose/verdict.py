@@ -12,7 +12,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
 from temperance.judge.diagnose import checks
 from temperance.judge.diagnose.chains import Run, evenly, stack_chains, unpack
-from temperance.judge.diagnose.checks import Check
+from temperance.judge.diagnose.checks import Finding
 from temperance.judge.diagnose.convergence import predictions
 from temperance.judge.diagnose.temperature import configurational, kinetic
 from temperance.judge.diagnose.virial import Evaluated, curvature_of, evaluate_draws, temperatures_of
@@ -30,15 +30,15 @@ _EVIDENCE = ("kinetic temperature", "configurational temperature", "temperature 
 class Verdict:
     """What :func:`sampling` found; ``print`` it."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[Finding, ...]
 
     @property
-    def failed(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[Finding, ...]:
         """The checks that failed."""
         return tuple(check for check in self.checks if check.passed is False)
 
     @property
-    def unknown(self) -> tuple[Check, ...]:
+    def unknown(self) -> tuple[Finding, ...]:
         """The checks that could not be judged."""
         return tuple(check for check in self.checks if check.passed is None)
 
@@ -48,7 +48,7 @@ class Verdict:
         judged = any(check.passed and check.name.startswith(_EVIDENCE) for check in self.checks)
         return judged and not self.failed
 
-    def __getitem__(self, name: str) -> Check:
+    def __getitem__(self, name: str) -> Finding:
         for check in self.checks:
             if check.name == name:
                 return check
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def sampling(run: Run, data: Any = None, *, x: Any = None, target: Target | None = None) -> Verdict:
-    """Check a sampler's run: what passed, what failed, what to change.
+    """Finding a sampler's run: what passed, what failed, what to change.
 
     ``run`` is what ``fit`` returned; or, from a loop of your own, :class:`~temperance.posteriors.Draws` (one chain) or
     a :class:`~temperance.posteriors.Mixture` of them (several), with their ``target``. With ``data``, the training set,
@@ -102,13 +102,13 @@ def sampling(run: Run, data: Any = None, *, x: Any = None, target: Target | None
     return Verdict(tuple(_checks(run, target, chains, known, x)))
 
 
-def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | None, x: Any) -> Iterator[Check]:
+def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | None, x: Any) -> Iterator[Finding]:
     if isinstance(run, Fitted):
         yield checks.check_status(run.info)
         rows = run.info.data.get("rows")
         if data is not None and rows is not None and rows != len(data):
             told = f"the run learned from {rows} rows, `data` has {len(data)}"
-            yield Check("data", None, told, "Give the training data, without what was held out.")
+            yield Finding("data", None, told, "Give the training data, without what was held out.")
     yield checks.check_draws(chains)
     traces = [chain.trace for chain in chains if chain.trace is not None]
     accepted = [t.acceptance for t in traces if t.acceptance is not None and bool(t.acceptance.isfinite().any())]
@@ -121,9 +121,9 @@ def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | No
     evaluated: list[Evaluated] = []
     if data is None:
         told = "needs the data"
-        yield Check("configurational temperature of the draws", None, told, "Give `data`, the training set.")
+        yield Finding("configurational temperature of the draws", None, told, "Give `data`, the training set.")
     elif min(len(chain.theta) for chain in chains) < 2:
-        yield Check("configurational temperature of the draws", None, "needs two draws in each chain")
+        yield Finding("configurational temperature of the draws", None, "needs two draws in each chain")
     else:
         evaluated = evaluate_draws(target, run, data, curvature=True)
         again = temperatures_of(target, evaluated, centred=True)
@@ -133,20 +133,20 @@ def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | No
     yield _loss(run, target, traces, evaluated, data)
 
 
-def _from_traces(run: Run, target: Target, traces: list[Trace]) -> Iterator[Check]:
+def _from_traces(run: Run, target: Target, traces: list[Trace]) -> Iterator[Finding]:
     names = ("kinetic temperature", "configurational temperature")
     if not traces:
         for name in names:
-            yield Check(name, None, "the draws have no trace", "Sample with tp.Collect to have one.")
+            yield Finding(name, None, "the draws have no trace", "Sample with tp.Collect to have one.")
         return
     after, max_pace = _window(traces)
     measured = bool(torch.isfinite(traces[0].kinetic).any())
     note = "" if max_pace is None else f" (cyclical: at up to half the pace, {max_pace:.2g})"
-    measures: tuple[Callable[[], Check], ...] = (
+    measures: tuple[Callable[[], Finding], ...] = (
         lambda: (
             checks.check_kinetic(kinetic(run, target=target, corrected=True, after=after, max_pace=max_pace), note)
             if measured
-            else Check(names[0], None, "the sampler has no momenta")
+            else Finding(names[0], None, "the sampler has no momenta")
         ),
         lambda: checks.check_configurational(
             configurational(run, target=target, after=after, max_pace=max_pace), names[1], note
@@ -156,7 +156,7 @@ def _from_traces(run: Run, target: Target, traces: list[Trace]) -> Iterator[Chec
         try:
             yield measure()
         except ArgumentError as reason:
-            yield Check(name, None, str(reason))
+            yield Finding(name, None, str(reason))
 
 
 def _window(traces: list[Trace]) -> tuple[int, float | None]:
@@ -169,7 +169,9 @@ def _window(traces: list[Trace]) -> tuple[int, float | None]:
     return after, None
 
 
-def _of_predictions(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | None, x: Any) -> Iterator[Check]:
+def _of_predictions(
+    run: Run, target: Target, chains: tuple[Draws, ...], data: Data | None, x: Any
+) -> Iterator[Finding]:
     names = ("R-hat of predictions", "effective draws")
     if x is None and data is not None:
         x = data.subset(evenly(len(data), _ROWS)).x
@@ -177,10 +179,10 @@ def _of_predictions(run: Run, target: Target, chains: tuple[Draws, ...], data: D
     fewest = min(len(chain.theta) for chain in chains)
     if x is None:
         for name in names:
-            yield Check(name, None, "needs inputs", "Give `data`, the training set, or `x`, some inputs.")
+            yield Finding(name, None, "needs inputs", "Give `data`, the training set, or `x`, some inputs.")
     elif fewest < needed:
         for name in names:
-            yield Check(
+            yield Finding(
                 name, None, f"{fewest} draws in a chain, fewer than {needed}", "Run longer, or draw more often."
             )
     else:
@@ -189,7 +191,7 @@ def _of_predictions(run: Run, target: Target, chains: tuple[Draws, ...], data: D
         yield checks.check_ess(found)
 
 
-def _loss(run: Run, target: Target, traces: list[Trace], evaluated: list[Evaluated], data: Data | None) -> Check:
+def _loss(run: Run, target: Target, traces: list[Trace], evaluated: list[Evaluated], data: Data | None) -> Finding:
     rows = len(data) if data is not None else run.info.data.get("rows") if isinstance(run, Fitted) else None
     if evaluated:
         loss = stack_chains([part.loss for part in evaluated])
@@ -201,7 +203,7 @@ def _loss(run: Run, target: Target, traces: list[Trace], evaluated: list[Evaluat
         ]
         loss = stack_chains(kept)
     else:
-        return Check("loss settled", None, "needs a trace or the data", "Give `data`, the training set.")
+        return Finding("loss settled", None, "needs a trace or the data", "Give `data`, the training set.")
     if rows is None:
-        return Check("loss settled", None, "the number of data is not known", "Give `data`, the training set.")
+        return Finding("loss settled", None, "the number of data is not known", "Give `data`, the training set.")
     return checks.check_loss(loss, rows, target.layout.size, target.temperature)

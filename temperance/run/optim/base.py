@@ -19,7 +19,7 @@ from temperance.core.seeds import check_seed, derive_seed
 from temperance.engine.native import NormalStream
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Tempo
 from temperance.model.target import Target
-from temperance.run.optim.blocks import STEP, Block, Signature, build, signature_of
+from temperance.run.optim.blocks import STEP, ParameterBlock, Signature, build, signature_of
 
 Group = dict[str, Any]
 
@@ -38,7 +38,7 @@ class _Record:
     """What is worked out once for a group and holds until something changes."""
 
     signature: Signature
-    blocks: list[Block]
+    blocks: list[ParameterBlock]
 
 
 class ChainOptimizer(Optimizer, ABC):
@@ -113,7 +113,7 @@ class ChainOptimizer(Optimizer, ABC):
 
     # ------------------------------------------------------------------ gradients
 
-    def _gather(self, index: int) -> list[Block]:
+    def _gather(self, index: int) -> list[ParameterBlock]:
         """The group's blocks with gradients copied in. Nothing of the user's has changed yet."""
         group = self.param_groups[index]
         values = tuple(group[name] for name in self.settings)
@@ -137,7 +137,7 @@ class ChainOptimizer(Optimizer, ABC):
                 )
         return active
 
-    def _blocks(self, index: int, group: Group, active: list[Tensor]) -> list[Block]:
+    def _blocks(self, index: int, group: Group, active: list[Tensor]) -> list[ParameterBlock]:
         signature, record = signature_of(active), self._records.get(index)
         if record is not None:
             if record.signature == signature and all(block.intact(self.state) for block in record.blocks):
@@ -148,7 +148,7 @@ class ChainOptimizer(Optimizer, ABC):
         self._records[index] = _Record(signature, blocks)
         return blocks
 
-    def _refuse_non_finite(self, index: int, blocks: list[Block]) -> None:
+    def _refuse_non_finite(self, index: int, blocks: list[ParameterBlock]) -> None:
         for block in blocks:
             if math.isfinite(float(block.chain.grad.sum())):
                 continue
@@ -203,7 +203,7 @@ class LangevinOptimizer(ChainOptimizer):
                 self._move(index, blocks)
         return loss
 
-    def _move(self, index: int, blocks: list[Block]) -> None:
+    def _move(self, index: int, blocks: list[ParameterBlock]) -> None:
         group = self.param_groups[index]
         rule = self.rule(group)
         tempo = Tempo(group["num_data"], float(group["temperature"]), group["pace"])

@@ -29,7 +29,7 @@ def signature_of(params: Sequence[Tensor]) -> Signature:
 
 
 @dataclass
-class Block:
+class ParameterBlock:
     """Parameters of one group, device and dtype, and the chain that moves them.
 
     ``fresh`` are the places of those that had no state before. ``counter`` is a rule's count of steps, if it has one.
@@ -76,7 +76,7 @@ class Block:
                     states[p][name] = view.clone()
 
 
-def build(active: Sequence[Tensor], states: States, make_slots: Slots) -> list[Block]:
+def build(active: Sequence[Tensor], states: States, make_slots: Slots) -> list[ParameterBlock]:
     """Blocks for the parameters given, with what their states hold; new states are started by ``make_slots``."""
     buckets: dict[tuple[Any, ...], list[Tensor]] = {}
     for p in active:
@@ -85,7 +85,7 @@ def build(active: Sequence[Tensor], states: States, make_slots: Slots) -> list[B
     return [_block(params, states, make_slots, step) for (_, _, step), params in buckets.items()]
 
 
-def _block(params: list[Tensor], states: States, make_slots: Slots, step: int) -> Block:
+def _block(params: list[Tensor], states: States, make_slots: Slots, step: int) -> ParameterBlock:
     size = sum(p.numel() for p in params)
     theta = torch.empty(size, dtype=params[0].dtype, device=params[0].device)
     grad, slots = torch.zeros_like(theta), make_slots(theta)
@@ -108,7 +108,7 @@ def _block(params: list[Tensor], states: States, make_slots: Slots, step: int) -
             if name in states[p]:
                 view.copy_(states[p][name])
             states[p][name] = view
-    return Block(
+    return ParameterBlock(
         params, chain, views_of(theta, params), views_of(grad, params), views, fresh, counters[0] if counters else None
     )
 

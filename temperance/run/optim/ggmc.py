@@ -14,10 +14,10 @@ from temperance.core.seeds import generator
 from temperance.engine.native import NormalStream
 from temperance.inference.langevin.sampler import ChainState, check_momentum
 from temperance.run.optim.base import Group
-from temperance.run.optim.blocks import Block, signature_of, views_of
+from temperance.run.optim.blocks import ParameterBlock, signature_of, views_of
 from temperance.run.optim.families import MomentumOptimizer
 
-Work = list[tuple[Group, Block]]
+Work = list[tuple[Group, ParameterBlock]]
 
 
 class GGMC(MomentumOptimizer):
@@ -221,7 +221,7 @@ def _draw_noise(group: Group, chain: ChainState) -> None:
     group["noise_count"] = stream.count
 
 
-def _refresh(group: Group, block: Block) -> None:
+def _refresh(group: Group, block: ParameterBlock) -> None:
     """O: keeps N(0, T/M)."""
     keep = group["momentum"] ** group["pace"]
     spread = math.sqrt(group["temperature"] * (1 - keep) / group["mass"])
@@ -229,7 +229,7 @@ def _refresh(group: Group, block: Block) -> None:
     block.chain.slots["velocity"].mul_(math.sqrt(keep)).add_(block.chain.noise, alpha=spread)
 
 
-def _kick(group: Group, block: Block) -> None:
+def _kick(group: Group, block: ParameterBlock) -> None:
     """B: half a step of the velocity."""
     chain, size = block.chain, -0.5 * _time_step(group) * group["num_data"] / group["mass"]
     chain.slots["velocity"].add_(chain.grad, alpha=size)

@@ -16,9 +16,9 @@ from temperance.predict import ClassPredictive, Predictive, scores
 from temperance.predict.scores.classification import as_float64
 from temperance.show import plot
 from temperance.show.plot.calibration import consistency_band
+from temperance.show.report.chapter import CHAPTERS, PASSED_ON, Chapter, finite
 from temperance.show.report.figures import figure
 from temperance.show.report.html import Markup, Section, Tile, beside, tag
-from temperance.show.report.part import CHAPTERS, PASSED_ON, Part, finite
 from temperance.show.report.request import Request
 from temperance.show.report.words import count, kept_promise, names_or, number, percent, share_interval
 
@@ -28,7 +28,7 @@ _ENOUGH = 20
 _CLASSES_SHOWN = 3
 
 
-class ClassPart(Part):
+class ClassPart(Chapter):
     """Of classes; of yes/no labels each label of each row counts as an answer."""
 
     unit = "nats"
@@ -63,7 +63,7 @@ class ClassPart(Part):
         self.doubt, self.epistemic, self.aleatoric = (spread[k] for k in ("doubt", "epistemic", "aleatoric"))
 
     def spread(self, predictive: Predictive) -> dict[str, Tensor]:
-        """See :class:`Part`: entropy = aleatoric + mutual information."""
+        """See :class:`Chapter`: entropy = aleatoric + mutual information."""
         return {
             "doubt": finite(predictive.entropy(), "entropies").clamp(min=0),
             "epistemic": finite(predictive.mutual_information(), "mutual informations").clamp(min=0),
@@ -103,7 +103,7 @@ class ClassPart(Part):
         return size, hits, float(self.confidence[inside].mean()), words
 
     def tiles(self) -> list[Tile]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         low, high = share_interval(int(self.correct.sum()), self.answers)
         size, hits, promised, words = self._sure()
         after = self.risk_at(1 - PASSED_ON)
@@ -118,7 +118,7 @@ class ClassPart(Part):
         ]  # fmt: skip
 
     def sentences(self) -> list[str]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         low, high = share_interval(int(self.correct.sum()), self.answers)
         told = [
             f"It was right in {int(self.correct.sum()):,} of {count(self.answers, 'answer')} "
@@ -160,7 +160,7 @@ class ClassPart(Part):
         return self.sure_to(number(self.ece.low, digits), number(self.ece.high, digits))
 
     def sections(self) -> list[Section]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         curve = scores.reliability_curve(self.pairs, self.right_class, _BINS)
         low, high = consistency_band(curve.confidence, curve.count)
         told = (
@@ -197,7 +197,7 @@ class ClassPart(Part):
         ]
 
     def scores(self) -> list[tuple[str, str, str]]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         guess = math.log(2) * (self.answers / self.rows) if self.labels else math.log(self.probs.shape[1])
         found = [
             ("accuracy", percent(self.accuracy, 2), "the share of right answers"),
@@ -217,13 +217,13 @@ class ClassPart(Part):
         return found
 
     def wrong(self, most: int) -> list[int]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         worst = torch.where(self.correct == 0, self.confidence, -1.0).view(self.rows, -1).amax(1)
         order = worst.argsort(descending=True, stable=True)[:most]
         return [int(k) for k in order if worst[k] > 0]
 
     def answer(self, row: int) -> Markup:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         if self.labels and self.probs.shape[1] > 1:
             return self._labels_of(row)
         probs = self.pairs[row]

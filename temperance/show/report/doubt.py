@@ -7,9 +7,9 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.predict import Predictive, scores
 from temperance.show import plot
+from temperance.show.report.chapter import CHAPTERS, Chapter, quantile_rows
 from temperance.show.report.figures import figure
 from temperance.show.report.html import Markup, Section, table, tag
-from temperance.show.report.part import CHAPTERS, Part, quantile_rows
 from temperance.show.report.words import number, percent
 
 _MEANINGS = {
@@ -27,7 +27,7 @@ _SINGLE = (
 class Doubt:
     """Uncertainty of the rows and, where there are any, of strange inputs."""
 
-    def __init__(self, part: Part, ood: Predictive | None, ood_words: str) -> None:
+    def __init__(self, part: Chapter, ood: Predictive | None, ood_words: str) -> None:
         if ood is not None and CHAPTERS.of(ood.outcome) is not CHAPTERS.of(part.predictive.outcome):
             raise ArgumentError(
                 f"`ood` must be a predictive of the same kind as `predictive`; got {type(ood).__name__}."

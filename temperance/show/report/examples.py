@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.show.report.chapter import Chapter
 from temperance.show.report.html import Markup, Section, join, tag
-from temperance.show.report.part import Part
 from temperance.show.report.words import cell, number
 
 _SHOWN = 8
@@ -87,7 +87,7 @@ def _pairs(cells: Sequence[tuple[str, str]]) -> list[Markup]:
     return [join((tag("dt", name), tag("dd", value))) for name, value in cells]
 
 
-def section(part: Part, examples: Examples) -> Section:
+def section(part: Chapter, examples: Examples) -> Section:
     """The strangest rows, as cards."""
     doubtful, wrong = part.uncertain(_SHOWN), part.wrong(_SHOWN)
     body: list[object] = [
@@ -103,7 +103,7 @@ def section(part: Part, examples: Examples) -> Section:
     return Section("examples", "Rows to look at", tuple(body))
 
 
-def _cards(part: Part, examples: Examples, rows: Sequence[int]) -> Markup:
+def _cards(part: Chapter, examples: Examples, rows: Sequence[int]) -> Markup:
     cards = []
     for row in rows:
         words = "interval width" if part.unit != "nats" else "doubt in nats"

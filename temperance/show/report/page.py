@@ -10,10 +10,10 @@ from temperance.core.version import __version__
 from temperance.predict import Predictive
 from temperance.run.fitted import Fitted
 from temperance.show.report import classes, examples, regression, sampler, settings  # noqa: F401  chapters
+from temperance.show.report.chapter import CHAPTERS, Chapter
 from temperance.show.report.doubt import Doubt
 from temperance.show.report.folder import MARK, check_folder, write_page
 from temperance.show.report.html import Markup, Section, escape, join, paragraphs, table, tag
-from temperance.show.report.part import CHAPTERS, Part
 from temperance.show.report.request import Request
 from temperance.show.report.style import STYLE
 from temperance.show.report.words import count
@@ -44,7 +44,7 @@ def render(request: Request) -> str:
     return _frame(request, part, sections)
 
 
-def _part(request: Request) -> Part:
+def _part(request: Request) -> Chapter:
     predictive = request.predictive
     if not isinstance(predictive, Predictive):
         raise ArgumentError(
@@ -54,7 +54,7 @@ def _part(request: Request) -> Part:
     return CHAPTERS.of(predictive.outcome)(request)
 
 
-def _summary(part: Part, sentences: Sequence[str], request: Request) -> Section:
+def _summary(part: Chapter, sentences: Sequence[str], request: Request) -> Section:
     cautions = [text for text in (request.caution, _unfinished(request.fitted), part.caution()) if text]
     tiles = tag("ul", *(tile.render() for tile in part.tiles()), class_="tiles")
     whose = paragraphs(part.whose, "note")
@@ -94,7 +94,7 @@ def _extra(k: int, heading: str, body: object) -> Section:
     return Section(f"extra-{k + 1}", str(heading), (made,))
 
 
-def _frame(request: Request, part: Part, sections: Sequence[Section]) -> str:
+def _frame(request: Request, part: Chapter, sections: Sequence[Section]) -> str:
     head = join(
         (
             tag("meta", charset="utf-8"),

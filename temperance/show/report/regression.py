@@ -13,9 +13,9 @@ from temperance.core.outcomes import Quantities
 from temperance.predict import Predictive, ValuePredictive, scores
 from temperance.show import plot
 from temperance.show.plot.calibration import LEVELS, consistency_band, observed_coverage, values_of
+from temperance.show.report.chapter import CHAPTERS, PASSED_ON, Chapter, finite
 from temperance.show.report.figures import figure
 from temperance.show.report.html import Markup, Section, Tile, table, tag
-from temperance.show.report.part import CHAPTERS, PASSED_ON, Part, finite
 from temperance.show.report.request import Request
 from temperance.show.report.words import count, kept_promise, number, percent, share_interval
 
@@ -23,7 +23,7 @@ LEVEL = 0.9
 _POINTS = 150
 
 
-class ValuePart(Part):
+class ValuePart(Chapter):
     """Of real values and counts. Of several outputs the first is drawn and ranked by; a table has all of them."""
 
     doubt_words = "the width of their 90 % intervals"
@@ -59,7 +59,7 @@ class ValuePart(Part):
         return self.values.outcome.whole
 
     def spread(self, predictive: Predictive, ends: tuple[Tensor, Tensor] | None = None) -> dict[str, Tensor]:
-        """See :class:`Part`: standard deviations of the members' means, and of the noise."""
+        """See :class:`Chapter`: standard deviations of the members' means, and of the noise."""
         assert isinstance(predictive, ValuePredictive)
         low, high = predictive.interval(LEVEL) if ends is None else ends
         found = {
@@ -75,7 +75,7 @@ class ValuePart(Part):
         return int(self.covered.sum()), self.covered.numel()
 
     def tiles(self) -> list[Tile]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         hits, total = self._hits()
         low, high = share_interval(hits, total)
         before, after = self.risk_at(1.0), self.risk_at(1 - PASSED_ON)
@@ -89,7 +89,7 @@ class ValuePart(Part):
         ]  # fmt: skip
 
     def sentences(self) -> list[str]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         hits, total = self._hits()
         several = f" (all {self.mean.shape[1]} outputs counted)" if self.mean.shape[1] > 1 else ""
         error = f"Its predictions of {self.name} are off by {number(float(self.error.mean()))} on average"
@@ -121,7 +121,7 @@ class ValuePart(Part):
         return "more than promised. Its intervals are wider than they need be."
 
     def sections(self) -> list[Section]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         observed, total = observed_coverage(self.values, self.truth)
         low, high = consistency_band(LEVELS, [total] * len(LEVELS))
         whole = " Intervals of counts end at whole numbers, so they hold a little more than they promise."
@@ -187,7 +187,7 @@ class ValuePart(Part):
         return table("All outputs", ("output", "root mean square error", "inside 90 % intervals", "median width"), rows)
 
     def scores(self) -> list[tuple[str, str, str]]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         hits, total = self._hits()
         drawn = finite(self.values.sample(_samples(self.truth.numel())), "draws").reshape(-1, *self.truth.shape)
         return [
@@ -199,14 +199,14 @@ class ValuePart(Part):
         ]
 
     def wrong(self, most: int) -> list[int]:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         half = ((self.high - self.low)[:, 0] / 2).clamp(min=1e-12)
         far = self.error / half
         order = far.argsort(descending=True, stable=True)[:most]
         return [int(k) for k in order if self.covered[k, 0] == 0]
 
     def answer(self, row: int) -> Markup:
-        """See :class:`Part`."""
+        """See :class:`Chapter`."""
         inside = bool(self.covered[row, 0])
         low, high = float(self.low[row, 0]), float(self.high[row, 0])
         verdict = tag("span", "inside" if inside else "outside", class_="good" if inside else "bad")

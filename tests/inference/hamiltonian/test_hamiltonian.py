@@ -13,7 +13,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError, TemperanceWarning
 from temperance.data.data import Data
 from temperance.inference.hamiltonian import nuts
-from temperance.inference.hamiltonian.motion import Flow, Metric, Phase
+from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.inference.hamiltonian.warmup import Averaging, Moments
 from temperance.testing.inference import _Stopped, _stopped_after
 
@@ -43,7 +43,7 @@ def flow_of(target, data, chains, dense=False):
     energies(theta, gradient)
     spread = torch.rand(theta.shape, generator=torch.Generator().manual_seed(2)).to(theta) + 0.5
     metric = Metric(torch.diag_embed(spread) if dense else spread)
-    return Flow(energies, metric, torch.full((chains,), 0.7, dtype=torch.float64)), theta, gradient
+    return Motion(energies, metric, torch.full((chains,), 0.7, dtype=torch.float64)), theta, gradient
 
 
 # ---------------------------------------------------------------------- energies

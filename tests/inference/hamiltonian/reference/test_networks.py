@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import temperance as tp
 from temperance.core.seeds import generator
 from temperance.data.data import Data
-from temperance.inference.hamiltonian.motion import Flow, Metric, Phase
+from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.judge import diagnose
 from temperance.judge.diagnose.chains import chains_of
 from temperance.run.fitted import Fitted
@@ -225,7 +225,7 @@ def test_leapfrog_of_a_network_is_its_own_reverse(activation: type[nn.Module]) -
     batch = whole(target, data)
     theta = torch.randn(3, target.layout.size, generator=rng, dtype=WIDE)
     metric = Metric(torch.rand(theta.shape, generator=rng, dtype=WIDE) + 0.5)
-    flow = Flow(target.energies_on(batch), metric, torch.tensor([1.0, 0.5, 2.0], dtype=WIDE))
+    flow = Motion(target.energies_on(batch), metric, torch.tensor([1.0, 0.5, 2.0], dtype=WIDE))
     gradient = torch.empty_like(theta)
     before = target.energies(theta, batch, gradient)
     start = Phase(theta, metric.momenta(torch.randn(theta.shape, generator=rng, dtype=WIDE)), gradient)

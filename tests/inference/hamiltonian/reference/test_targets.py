@@ -16,7 +16,7 @@ from torch import Tensor
 import temperance as tp
 from temperance.core.errors import TemperanceWarning
 from temperance.core.seeds import generator
-from temperance.inference.hamiltonian.motion import Flow, Metric, Phase
+from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.testing import critical_value
 
 from . import advance, check_expectations, density_target, gaussian_claims, least_probability
@@ -180,7 +180,7 @@ def test_leapfrog_is_its_own_reverse(dense: bool) -> None:
     theta = _valley_draws(6, 1.0, seed=9)
     variances = torch.tensor([[0.5, 0.2], [0.2, 1.5]], dtype=WIDE) if dense else torch.tensor([0.5, 1.5], dtype=WIDE)
     metric = Metric(variances.expand(6, *variances.shape).contiguous())
-    flow = Flow(target.energies_on(batch), metric, torch.linspace(0.5, 2.0, 6, dtype=WIDE))
+    flow = Motion(target.energies_on(batch), metric, torch.linspace(0.5, 2.0, 6, dtype=WIDE))
     momentum = metric.momenta(torch.randn(6, 2, generator=generator(2, "noise"), dtype=WIDE))
     gradient = torch.zeros_like(theta)
     target.energies(theta, batch, gradient)
@@ -197,7 +197,7 @@ def test_leapfrog_is_symplectic() -> None:
     """Jᵀ Ω J = Ω for the derivative J of a trajectory, by differences: volumes are kept, direction by direction."""
     target, batch = density_target(_valley, 2)
     metric = Metric(torch.tensor([0.5, 1.5], dtype=WIDE).expand(8, 2).contiguous())
-    flow = Flow(target.energies_on(batch), metric, torch.full((8,), 1.3, dtype=WIDE))
+    flow = Motion(target.energies_on(batch), metric, torch.full((8,), 1.3, dtype=WIDE))
     small = 1e-5
     places = torch.tensor([0.4, -0.3, 0.8, 0.5], dtype=WIDE) + small * torch.cat([torch.eye(4), -torch.eye(4)]).to(WIDE)
     gradient = torch.zeros(8, 2, dtype=WIDE)

@@ -22,7 +22,7 @@ PASSED_ON = 0.2
 FEW_ROWS = 30
 
 
-class Part(ABC):
+class Chapter(ABC):
     """Measurements of N rows, and what is said of them."""
 
     rows: int
@@ -182,7 +182,7 @@ def _some(values: Tensor) -> Tensor:
     return values if len(values) <= 10**6 else values[torch.linspace(0, len(values) - 1, 10**6).long()]
 
 
-CHAPTERS: ByOutcome[Callable[[Request], Part]] = ByOutcome(
-    "chapters of the report", "temperance.show.report.part.CHAPTERS"
+CHAPTERS: ByOutcome[Callable[[Request], Chapter]] = ByOutcome(
+    "chapters of the report", "temperance.show.report.chapter.CHAPTERS"
 )
 """The part of the page on each outcome: of what is asked for, measured."""
