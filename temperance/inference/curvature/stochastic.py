@@ -9,7 +9,8 @@ from temperance.data.data import Batch, Data
 from temperance.inference.curvature.accumulate import DiagonalAccumulator, sources_of, visitor
 from temperance.inference.curvature.capture import RuleBroken
 from temperance.inference.curvature.sweep import BatchGradients, Kind, Sweep
-from temperance.linalg.blocks import DiagonalBlock, put
+from temperance.linalg.blocks import DiagonalBlock
+from temperance.linalg.places import put
 from temperance.model.target import Target
 
 

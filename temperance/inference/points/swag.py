@@ -25,7 +25,8 @@ from temperance.inference.base import (
 )
 from temperance.inference.batch_statistics import batch_statistics, with_statistics
 from temperance.inference.points.map import MAP
-from temperance.linalg.covariance import Covariance, DiagonalCovariance, LowRankCovariance
+from temperance.linalg.covariance import DiagonalCovariance, LowRankCovariance
+from temperance.linalg.operator import Covariance
 from temperance.model.target import Target
 from temperance.posteriors import Gaussian, Posterior
 
