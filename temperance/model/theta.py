@@ -99,7 +99,7 @@ class Layout:
         self.entries = tuple(entries)
         self.dtype = dtype
         self.size = self.entries[-1].stop if self.entries else 0
-        self.network_entries = tuple(e for e in self.entries if e.role == "network")
+        self.network_entries = self.entries_of("network")
         self.network_size = self.network_entries[-1].stop if self.network_entries else 0
 
     @classmethod
@@ -126,6 +126,10 @@ class Layout:
             entries.append(Entry(name, tuple(shape), place, 0, "likelihood"))
             place += math.prod(shape)
         return cls(entries, next(iter(dtypes), torch.float32))
+
+    def entries_of(self, role: str) -> tuple[Entry, ...]:
+        """Those of the ``"network"``, or those that the ``"likelihood"`` or the ``"prior"`` learns."""
+        return tuple(e for e in self.entries if e.role == role)
 
     def __repr__(self) -> str:
         return f"Layout({len(self.entries)} tensors, {self.size} numbers, {self.dtype})"

@@ -85,7 +85,7 @@ class AffineSource:
 
     def __init__(self, base: Outputs, family: RealLikelihood, shift: Tensor, scale: Tensor) -> None:
         self.base, self.family, self.shift, self.scale = base, family, shift, scale
-        self.target, self.rows, self.weights = base.target, base.rows, base.weights
+        self.engine, self.rows, self.weights = base.engine, base.rows, base.weights
         self.num_outputs = 2 * shift.shape[-1]
 
     def __len__(self) -> int:
@@ -141,10 +141,10 @@ class AffinePredictive(ValuePredictive):
         """(y − shift) / scale in float64, after the checks that any targets get."""
         given = torch.as_tensor(y)
         wide = given if given.is_complex() else given.double()
-        dtype, target = torch.float64, wide.to(self.weights.device)
-        if target.dim() == 0 or len(target) != len(self):
-            raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(target.shape)}.")
-        prepared = self.likelihood.prepare(target, self.source.num_outputs, dtype)
+        dtype, engine = torch.float64, wide.to(self.weights.device)
+        if engine.dim() == 0 or len(engine) != len(self):
+            raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(engine.shape)}.")
+        prepared = self.likelihood.prepare(engine, self.source.num_outputs, dtype)
         return (prepared - self.shift.double()) / self.scale.double()
 
     def _in_units(self, y: Tensor) -> Tensor:

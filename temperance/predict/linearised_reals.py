@@ -136,13 +136,13 @@ class LinearisedNormalPredictive(LinearisedRealPredictive):
 
     def joint_log_prob(self, y: Any) -> Tensor:
         """log p of all rows together, log Σ over components and noise levels of N(y; f, K + σ² I), in closed form."""
-        target = self._targets(y)
+        engine = self._targets(y)
         _, outputs, learned = next(iter(self.source.blocks()))
         noises = self.noise.variance(outputs, learned)[:, 0].double()  # one row stands for all: members × C
         rows, each = self.source.rows, self.source.each
         found = []
         for k, (means, joint) in enumerate(self._joint_moments()):
-            delta = (target - means).flatten().double()
+            delta = (engine - means).flatten().double()
             for member in range(k * each, (k + 1) * each):
                 lower = torch.linalg.cholesky(joint + torch.diag(noises[member].repeat(rows)))
                 white = torch.linalg.solve_triangular(lower, delta.unsqueeze(1), upper=False)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.base import Info
 from temperance.inference.hamiltonian.kernel import HamiltonianState, Transition, TransitionKernel, settle_
 from temperance.inference.hamiltonian.motion import Motion, uniforms
 from temperance.model.priors import GaussianDensity
 from temperance.model.priors.base import BoundPrior
-from temperance.model.target import Target
 
 _MOST_SHRINKS = 1000
 
@@ -40,11 +40,11 @@ class EllipticalSlice(TransitionKernel):
     tensor([[2.]])
     """
 
-    def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
+    def step(self, engine: Engine, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """See :class:`TransitionKernel`."""
         if state.chain.read_next:
             state.ready = False  # the slope is looked at, which moves do not keep
-        return super().step(target, state, batch)
+        return super().step(engine, state, batch)
 
     def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """Shrink until every chain is above its level."""

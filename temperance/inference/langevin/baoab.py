@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class BAOAB(LangevinSampler):
         self._check()
         check_momentum(self.momentum)
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹ m."""
         return {"velocity": torch.zeros_like(theta)}
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class LeimkuhlerMatthews(LangevinSampler):
     def __post_init__(self) -> None:
         self._check()
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The noise of the step before."""
         return {"noise_before": torch.zeros_like(theta)}
 

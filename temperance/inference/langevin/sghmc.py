@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, symplectic_euler_
 from temperance.inference.base import Exactness
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class SGHMC(LangevinSampler):
         unit = torch.eye(len(precision), dtype=precision.dtype)
         return temperature * b * torch.linalg.inv(precision @ (b * unit - self.lr / (4 * num_data) * precision))
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹ m."""
         return {"velocity": torch.zeros_like(theta)}
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class SGLD(LangevinSampler):
         unit = torch.eye(len(precision), dtype=precision.dtype)
         return temperature * torch.linalg.inv(precision @ (unit - self.lr / (2 * num_data) * precision))
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """None."""
         return {}
 

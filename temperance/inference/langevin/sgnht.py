@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
 from temperance.inference.langevin.sampler import (
     ChainState,
@@ -18,7 +19,6 @@ from temperance.inference.langevin.sampler import (
     check_momentum,
     scale_tensors_,
 )
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class SGNHT(LangevinSampler):
     def _vectors(self) -> int:
         return 2
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹m, and the friction z relative to z₀."""
         return {"velocity": torch.zeros_like(theta), "friction": torch.ones_like(theta)}
 

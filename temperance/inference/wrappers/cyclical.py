@@ -11,10 +11,10 @@ import torch
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, WrapperState, refuse
 from temperance.inference.langevin.sampler import LangevinSampler, Sampler, SamplerWrapper
 from temperance.inference.schedules import cosine
-from temperance.model.target import Target
 
 
 @dataclass
@@ -126,14 +126,14 @@ class Cyclical(SamplerWrapper):
         """Whether the last move closed a cycle."""
         return state.ended
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CyclicalState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> CyclicalState:
         """See :class:`Inference`."""
-        return CyclicalState(self.base.init(target, starts, rngs))
+        return CyclicalState(self.base.init(engine, starts, rngs))
 
-    def step(self, target: Target, state: CyclicalState, batch: Batch) -> tuple[CyclicalState, Info]:
+    def step(self, engine: Engine, state: CyclicalState, batch: Batch) -> tuple[CyclicalState, Info]:
         """See :class:`Inference`."""
         self._set_tempo(state)
-        state.base, info = self.base.step(target, state.base, batch)
+        state.base, info = self.base.step(engine, state.base, batch)
         return self._tick(state), info
 
     def _set_tempo(self, state: CyclicalState) -> None:
