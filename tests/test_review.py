@@ -21,6 +21,7 @@ from temperance.core.errors import (
     StoreError,
     TemperanceWarning,
 )
+from temperance.engine.engine import Engine
 from temperance.posteriors import Draws, Mixture, Point
 from temperance.predict import predict
 
@@ -182,8 +183,8 @@ def test_a_gradient_that_is_not_finite_is_not_used(tmp_path):
 class _TornStep(tp.MAP):
     at: int = 7
 
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         if batch.step == self.at:
             raise KeyboardInterrupt
         return state, info
@@ -270,10 +271,11 @@ def test_start_brings_its_statistics_and_must_share_what_is_frozen():
     trained = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
     trained[1].running_mean.fill_(0.7)
     for freeze in (True, False):
-        target = real(net, freeze_batch_norm=freeze)
-        state = tp.MAP().init(target, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
-        posterior = tp.MAP().posteriors(target, state, None)[0]
-        assert torch.allclose(predict(target, posterior, X).mean(), trained(X), atol=1e-6)
+        target = real(net, freeze_batch_norm=freeze).adopting(trained)
+        engine = Engine(target)
+        state = tp.MAP().init(engine, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
+        posterior = tp.MAP().posteriors(engine, state, None)[0]
+        assert torch.allclose(predict(Engine(target), posterior, X).mean(), trained(X), atol=1e-6)
     with pytest.raises(ArgumentError, match="frozen parameters"):
         tp.fit(real(net, subset=tp.last_layer), tp.MAP(), (X, Y), epochs=1, start=trained)
 
@@ -284,14 +286,15 @@ def test_a_deep_copy_of_a_target_trains():
     target = real()
     method = tp.MAP(lr=0.1)
     data = target.prepare(tp.data.Data(X, Y))
-    state = method.init(target, tp.Starts(), [torch.Generator()])
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
     batch = next(iter(data.full_pass()))
-    method.step(target, state, batch)
-    other, theirs = copy.deepcopy((target, state.theta))
+    method.step(engine, state, batch)
+    other, theirs = copy.deepcopy((target, state.theta[0]))
     grad = torch.zeros_like(theirs)
-    first = other.gradient(theirs, batch, grad)
+    first = Engine(other).gradient(theirs, batch, grad)
     theirs -= 0.1 * grad
-    assert other.gradient(theirs, batch, grad) < first
+    assert Engine(other).gradient(theirs, batch, grad) < first
 
 
 # ---------------------------------------------------------------------- statistics
@@ -303,7 +306,7 @@ def test_a_deep_copy_of_a_target_trains():
 def test_mutual_information_of_members_with_different_noise(scales, exact):
     """Exact by fine numerical integration here, too."""
     target, draws = members(tp.HeteroscedasticNormal(), [[0.0, math.log(s)] for s in scales])
-    made = float(predict(target, draws, ONE).mutual_information())
+    made = float(predict(Engine(target), draws, ONE).mutual_information())
     grid = torch.cat([torch.linspace(-10, 10, 400_001), torch.linspace(-0.1, 0.1, 200_001)]).unique().double()
     p = torch.stack([torch.distributions.Normal(0.0, s).log_prob(grid).exp() for s in scales])
     mixed = p.mean(0)
@@ -322,22 +325,22 @@ def test_weights_count_in_the_mutual_information_of_many_members():
         mixture = Mixture(
             tuple(Point(torch.tensor([float(k)], dtype=torch.float64)) for k in range(100)), tuple(weights)
         )
-        made = float(predict(target, mixture, ONE).mutual_information())
+        made = float(predict(Engine(target), mixture, ONE).mutual_information())
         assert made == pytest.approx(-sum(w * math.log(w) for w in weights), abs=1e-3)
 
 
 def test_weights_are_exact_enough_for_extreme_scales():
     target = tp.Target(nn.Linear(1, 1, bias=False).double(), tp.Normal(1e-6), tp.GaussianPrior(1.0))
-    pred = predict(target, Draws(torch.full((3, 1), 1e6, dtype=torch.float64)), ONE)
+    pred = predict(Engine(target), Draws(torch.full((3, 1), 1e6, dtype=torch.float64)), ONE)
     assert float(pred.mean()) == pytest.approx(1e6, abs=1e-8)
     assert float(pred.std()) == pytest.approx(1e-6, rel=1e-3)
     cauchy, draws = members(tp.StudentT(1.0, 1.0), [[0.0]] * 25)
-    assert float(predict(cauchy, draws, ONE).quantile(1 - 1e-9)) == pytest.approx(1e9 / math.pi, rel=1e-3)
+    assert float(predict(Engine(cauchy), draws, ONE).quantile(1 - 1e-9)) == pytest.approx(1e9 / math.pi, rel=1e-3)
 
 
 def test_quantiles_with_one_enormous_member():
     target, draws = members(tp.HeteroscedasticNormal(), [[0.0, -7.0]] * 9 + [[0.0, 50.0]])
-    pred = predict(target, draws, ONE)
+    pred = predict(Engine(target), draws, ONE)
     assert abs(float(pred.quantile(0.5))) < 1e-9
     assert float(pred.cdf(pred.quantile(0.3))) == pytest.approx(0.3, abs=1e-6)
 
@@ -345,7 +348,7 @@ def test_quantiles_with_one_enormous_member():
 def test_confident_yes_or_no_ensembles_have_finite_entropy():
     target = tp.Target(nn.Linear(1, 1, bias=False), tp.Bernoulli(), tp.GaussianPrior(1.0))
     for count in (52, 60, 76):
-        pred = predict(target, Draws(torch.full((count, 1), 30.0)), torch.ones(1, 1))
+        pred = predict(Engine(target), Draws(torch.full((count, 1), 30.0)), torch.ones(1, 1))
         assert float(pred.entropy()) == pytest.approx(0.0, abs=1e-5)
 
     @dataclass(frozen=True, eq=False)
@@ -353,23 +356,23 @@ def test_confident_yes_or_no_ensembles_have_finite_entropy():
         pass
 
     ours, draws = members(Mine(), [[0.0]])
-    assert float(predict(ours, draws, ONE).entropy()) == pytest.approx(math.log(2))
+    assert float(predict(Engine(ours), draws, ONE).entropy()) == pytest.approx(math.log(2))
 
 
 def test_counts_of_extreme_rates():
     target, draws = members(tp.Poisson(), [[-110.0], [-100.0]])
-    pred = predict(target, draws, ONE)
+    pred = predict(Engine(target), draws, ONE)
     assert float(pred.aleatoric()) == pytest.approx(0.0, abs=1e-30)
     assert float(pred.mutual_information()) == pytest.approx(0.0, abs=1e-30)
     target, draws = members(tp.Poisson(), [[13.0], [13.1]])
-    pred = predict(target, draws, ONE)
+    pred = predict(Engine(target), draws, ONE)
     assert float(pred.mutual_information()) == pytest.approx(math.log(2), abs=1e-3)
     target, draws = members(tp.Poisson(), [[60.0], [800.0]])
-    pred = predict(target, draws, ONE)
+    pred = predict(Engine(target), draws, ONE)
     assert (pred.sample(5) > 0).all()
     assert torch.isfinite(pred.mutual_information()).all()
     exact, large = (members(tp.Poisson(), [[a], [b]]) for a, b in ((6.1, 6.15), (6.25, 6.3)))
-    one, two = (float(predict(*m, ONE).mutual_information()) for m in (exact, large))
+    one, two = (float(predict(Engine(t), draws, ONE).mutual_information()) for t, draws in (exact, large))
     assert 0 < one < two < math.log(2)  # the two ways of computing it meet
 
 
@@ -389,7 +392,8 @@ def test_evaluate_of_unusual_targets():
 def test_adamw_does_not_decay_behind_the_priors_back():
     problem = tp.testing.linear_gaussian()
     method = tp.MAP(lr=0.05, optimizer=torch.optim.AdamW)
-    state = method.init(problem.target, tp.Starts(), [torch.Generator()])
+    engine = Engine(problem.target, problem.target.prepare(problem.data))
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
     assert state.optimizer.param_groups[0]["weight_decay"] == 0.0
     with pytest.warns(TemperanceWarning, match="on top of the prior"):
         tp.MAP(optimizer_args={"weight_decay": 0.1})
@@ -478,7 +482,8 @@ def test_errors_come_early_and_name_their_argument():
 
 def test_anchored_classes_allocate_no_noise():
     target = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
-    state = tp.Anchored().init(target, tp.Starts(), [torch.Generator()])
     data = target.prepare(tp.data.Data(X, torch.arange(20) % 2))
-    tp.Anchored().step(target, state, next(iter(data.full_pass())))
+    engine = Engine(target, data)
+    state = tp.Anchored().init(engine, tp.Starts(), [torch.Generator()])
+    tp.Anchored().step(engine, state, next(iter(data.full_pass())))
     assert state.noise.numel() == 0

@@ -132,12 +132,13 @@ class Starts:
         wanted = self.count * each
         if self.given is not None:
             have = len(self.given)
-            if have not in (1, wanted):
+            if have not in (1, self.count, wanted):
                 raise ArgumentError(
                     f"`start` must be one setting of θ, or have a row for each of the {wanted} members; got a matrix "
                     f"of {have} rows."
                 )
-            return self.given.expand(wanted, -1).clone(memory_format=torch.contiguous_format)
+            once = self.given.repeat_interleave(wanted // have, dim=0) if have < wanted else self.given.clone()
+            return once.contiguous()
         if self.seeds is not None:
             made = torch.stack([engine.target.fresh_theta(seed) for seed in self.seeds])
         else:

@@ -49,8 +49,8 @@ class Law(Protocol):
 
 def law_of(engine: Engine, posterior: Posterior, x: Inputs) -> Law:
     """The law of a posterior's linearised outputs, in the coordinates in which it is known."""
-    here, known = posterior.inside(engine)
-    return _law(known, here, x)
+    here, known = posterior.inside(engine.target)
+    return _law(known, engine.on(here), x)
 
 
 @singledispatch

@@ -40,7 +40,7 @@ def _gradients_counted() -> Iterator[list[int]]:
     seen = [0]
 
     def of_rows(original: Any) -> Any:
-        def gradient(self: Target, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def gradient(self: Engine, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
             seen[0] += len(theta) if theta.dim() == 2 else 1
             return original(self, theta, *args, **kwargs)
 
@@ -62,7 +62,7 @@ def _gradients_counted() -> Iterator[list[int]]:
         return leapfrog
 
     with (
-        patched(Target, "gradient", of_rows),
+        patched(Engine, "gradient", of_rows),
         patched(Energies, "__call__", of_energies),
         patched(NativeMLP, "leapfrog", of_leapfrogs),
     ):

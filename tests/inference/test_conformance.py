@@ -187,8 +187,8 @@ class _Transposed(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class _GlobalNoise(tp.MAP):
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         state.theta += 1e-6 * torch.rand((), generator=torch.default_generator).double() * id(state) % 7
         return state, info
 
@@ -197,8 +197,8 @@ class _GlobalNoise(tp.MAP):
 class _Forgetful(tp.MAP):
     """Its state leaves out something that the next step needs."""
 
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         state.__dict__["velocity"] = state.__dict__.get("velocity", 0.0) + 0.01
         state.theta += state.__dict__["velocity"]
         return state, info
@@ -215,16 +215,16 @@ class _Silent(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class _Dear(tp.MAP):
-    def step(self, target, state, batch):
-        target.gradient(state.theta, batch, state.grad, state.buffers)
+    def step(self, engine, state, batch):
+        engine.gradient(state.theta, batch, state.grad, state.buffers)
         state.hoard = getattr(state, "hoard", state.theta.clone())
-        return super().step(target, state, batch)
+        return super().step(engine, state, batch)
 
 
 @dataclass(frozen=True, eq=False)
 class _Greedy(tp.MAP):
-    def init(self, target, theta, rng):
-        state = super().init(target, tp.Starts.of(theta), [rng])
+    def init(self, engine, theta, rng):
+        state = super().init(engine, tp.Starts.of(theta), [rng])
         return MAPState(**{**vars(state), "best_buffers": {"hoard": state.theta.expand(5, -1).clone()}})
 
 

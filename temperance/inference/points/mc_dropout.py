@@ -73,7 +73,7 @@ def check_dropout(engine: Engine) -> None:
     modules = dict(engine.network.named_modules())
     handles = [modules[name].register_forward_hook(lambda *_: called.append(True)) for name in names]
     try:
-        engine.target.probe_outputs(engine.example)
+        engine.outputs(engine.target.initial_theta().unsqueeze(0), engine.example, batched=False)
     finally:
         for handle in handles:
             handle.remove()

@@ -11,6 +11,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, NetworkError, NumericalError
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.evidence import Evidence, groups_of
 from temperance.testing import assert_moments
 
@@ -91,7 +92,7 @@ def test_evidence_gradient_is_that_of_finite_differences():
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(tp.FanIn()))
     for curvature in (tp.Dense(), tp.KFAC(), tp.Diagonal(), tp.Lanczos(5), tp.BlockDiagonal()):
         fitted = tp.fit(target, tp.Laplace(NEWTON, curvature), data, steps=10)
-        group, count = groups_of(target, tp.Tune("layer"))
+        group, count = groups_of(Engine(target), tp.Tune("layer"))
         evidence = Evidence(fitted.posterior, group)
         at = torch.tensor([0.3, -0.2], dtype=F64, requires_grad=True)
         assert count == 2

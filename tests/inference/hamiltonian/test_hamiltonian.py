@@ -12,6 +12,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError, TemperanceWarning
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.hamiltonian import nuts
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.inference.hamiltonian.warmup import Averaging, Moments
@@ -39,7 +40,7 @@ def flow_of(target, data, chains, dense=False):
     theta = 0.3 * torch.randn(chains, target.num_parameters, generator=torch.Generator().manual_seed(1))
     theta = theta.to(target.layout.dtype)
     gradient = torch.zeros_like(theta)
-    energies = target.energies_on(whole(target, data))
+    energies = Engine(target).energies_on(whole(target, data))
     energies(theta, gradient)
     spread = torch.rand(theta.shape, generator=torch.Generator().manual_seed(2)).to(theta) + 0.5
     metric = Metric(torch.diag_embed(spread) if dense else spread)
@@ -63,15 +64,15 @@ def test_energies_are_those_of_the_target(activation, dtype):
     batch = whole(target, data)
     theta = torch.randn(3, target.num_parameters, generator=torch.Generator().manual_seed(0)).to(dtype)
     grad = torch.empty_like(theta)
-    found = target.energies(theta, batch, grad)
+    found = Engine(target).energies(theta, batch, grad)
     leaf = theta.clone().requires_grad_()
-    wanted = target.energy(leaf, batch)
+    wanted = Engine(target).energy(leaf, batch)
     (slope,) = torch.autograd.grad(wanted.sum(), leaf)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     assert found.dtype == torch.float64
     assert torch.allclose(found, wanted.detach().double(), rtol=tolerance)
     assert torch.allclose(grad, slope, rtol=10 * tolerance, atol=100 * tolerance)
-    assert torch.allclose(target.energies(theta, batch), found, rtol=tolerance)
+    assert torch.allclose(Engine(target).energies(theta, batch), found, rtol=tolerance)
 
 
 def test_one_by_one_in_pieces_equals_all_at_once(monkeypatch):
@@ -82,7 +83,7 @@ def test_one_by_one_in_pieces_equals_all_at_once(monkeypatch):
     batch = whole(target, Data(x, torch.randint(3, (30,), generator=rng)))
     theta = torch.randn(2, target.num_parameters, generator=rng).double()
     one, two = torch.empty_like(theta), torch.empty_like(theta)
-    energies = target.energies_on(batch)
+    energies = Engine(target).energies_on(batch)
     energies.batched = True
     together = energies(theta, one)
     energies.batched = False
@@ -104,7 +105,7 @@ def test_energies_do_not_cancel_in_single_precision():
         batch = whole(target, Data(x, y))
         theta = torch.linspace(-0.5, 0.5, target.num_parameters).to(dtype).unsqueeze(0)
         moved = theta + 0.0005
-        change[dtype] = float(target.energies(moved, batch) - target.energies(theta, batch))
+        change[dtype] = float(Engine(target).energies(moved, batch) - Engine(target).energies(theta, batch))
     assert abs(change[torch.float32] - change[torch.float64]) < 0.05
 
 
@@ -112,7 +113,7 @@ def test_energies_need_all_rows():
     target, data = classifier(), moons()
     part = next(iter(target.prepare(data).batches(10, seed=0)))
     with pytest.raises(ArgumentError, match="must hold all 60 rows"):
-        target.energies(target.initial_theta().unsqueeze(0), part)
+        Engine(target).energies(target.initial_theta().unsqueeze(0), part)
 
 
 # ---------------------------------------------------------------------- the flow
@@ -162,7 +163,7 @@ def test_momenta_have_the_masses_for_covariance():
 
 def test_doubling_in_c_equals_doubling_in_python(monkeypatch):
     target, data = classifier(width=7, dtype=torch.float64), moons()
-    if target.energies_on(whole(target, data)).native is None:
+    if Engine(target).energies_on(whole(target, data)).native is None:
         pytest.skip("no C compiler")
     method = tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.15, max_depth=6), burn=1, every=1), 4)
     found = tp.fit(target, method, data, steps=30, progress=False).posterior
@@ -464,10 +465,12 @@ def test_elliptical_keeps_energies_and_readings_right():
     target, data = classifier(dtype=torch.float64), moons()
     fitted = tp.fit(target, tp.Collect(tp.EllipticalSlice(), burn=1, every=1), data, steps=30, progress=False)
     batch = whole(target, data)
-    wanted = target.energies(fitted.posterior.theta, batch)
+    wanted = Engine(target).energies(fitted.posterior.theta, batch)
     assert torch.allclose(fitted.posterior.trace.transitions.energy[1:], wanted, rtol=1e-10)
     gradient = torch.empty_like(fitted.posterior.theta[9:10])
-    target.energies(fitted.posterior.theta[8:9], batch, gradient)  # the place before step 10, where a reading is taken
+    Engine(target).energies(
+        fitted.posterior.theta[8:9], batch, gradient
+    )  # the place before step 10, where a reading is taken
     entry = target.layout.entries[0]
     part = slice(entry.start, entry.stop)
     virial = float((fitted.posterior.theta[8, part] * gradient[0, part]).sum() / entry.size)
