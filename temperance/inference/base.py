@@ -22,6 +22,7 @@ from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.core.status import OK, Status
 from temperance.data.data import Batch, Data
+from temperance.inference.card import Card
 from temperance.model.target import Target
 from temperance.posteriors.base import Posterior
 
@@ -172,6 +173,9 @@ class Starts:
 
 class Inference(Value, ABC, Generic[State]):
     """A way to approximate the posterior of a :class:`~temperance.Target`."""
+
+    card: ClassVar[Card]
+    """What lists, pages and reports say of it; :func:`~temperance.inference.card.card_of` makes one where it lacks."""
 
     @abstractmethod
     def facts(self) -> Facts:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
 from temperance.model.target import Target
 
@@ -37,6 +38,15 @@ class BAOAB(LangevinSampler):
     >>> tp.BAOAB(lr=1e-3, momentum=0.9).cost()
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
+
+    card: ClassVar[Card] = Card(
+        "kick, drift, fluctuate, drift",
+        MethodFamily.LANGEVIN,
+        papers=(
+            "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
+        ),
+        exact="position variance exact",
+    )
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
 from temperance.model.target import Target
 
@@ -36,6 +37,13 @@ class SGLD(LangevinSampler):
     >>> fitted.posterior.theta.shape
     torch.Size([30, 2])
     """
+
+    card: ClassVar[Card] = Card(
+        "gradient descent with noise",
+        MethodFamily.LANGEVIN,
+        papers=("Welling & Teh, Bayesian learning via stochastic gradient Langevin dynamics, ICML 2011",),
+        exact="its own, known law: too wide by 1 / (1 − ℓk/2N)",
+    )
 
     scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
