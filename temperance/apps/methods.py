@@ -90,7 +90,7 @@ def print_methods(console: Console, *modules: ModuleType) -> None:
     """The methods by family, then the short names; made for 80 columns and more."""
     everything = list(lines(*modules))
     widest = max(len(line.expression) for line in everything)
-    exact = max(18, console.width - widest - 25)  # the numbers take 22 columns, the gaps three
+    exact = min(36, max(18, console.width - widest - 23))  # the columns after it take 19, the gaps four
 
     def row(line: str, first: str, grads: str, copies: str, reads: str) -> str:
         head, *more = wrap(first, exact) or [""]
@@ -101,8 +101,8 @@ def print_methods(console: Console, *modules: ModuleType) -> None:
         console.print(Text(text, style), soft_wrap=True)
 
     for family, group in groupby(everything, key=lambda line: line.entry.card.family):
-        say(row("", "exact", "grads", "copies", "reads"), "dim")
         say(f"{family.value.upper()}: {family.words}", "bold")
+        say(row("", "exact", "grads", "copies", "reads"), "dim")
         for line in group:
             say(row(line.expression, line.exact, line.gradients, line.copies, line.reads), "cyan")
             if line.is_main:

@@ -89,7 +89,7 @@ class Card:
     @property
     def year(self) -> int:
         """That of its first paper; 0 without one. Lists are in this order."""
-        found = [int(year) for paper in self.papers for year in re.findall(r"\b(?:19|20)\d\d\b", paper)[-1:]]
+        found = [int(year) for paper in self.papers for year in re.findall(r"\b(?:1[6-9]|20)\d\d\b", paper)[-1:]]
         return min(found, default=0)
 
 

@@ -145,7 +145,7 @@ class Dense(Curvature):
     card: ClassVar[Card] = Card(
         "all of the Gauss–Newton matrix (or of the Hessian)",
         MethodFamily.CURVATURE,
-        exact="linear-Gaussian models: mean, covariance, evidence",
+        exact="the evidence too",
         cost="the curvature is P² numbers",
         shown=("Laplace(MAP(), Dense())",),
     )
@@ -182,7 +182,7 @@ class Diagonal(Curvature):
     card: ClassVar[Card] = Card(
         "the diagonal of the curvature",
         MethodFamily.CURVATURE,
-        exact="models with independent features",
+        exact="all of it with independent features",
         cost="the curvature is P numbers",
         shown=("Laplace(MAP(), Diagonal())",),
     )
@@ -231,7 +231,7 @@ class BlockDiagonal(Curvature):
     card: ClassVar[Card] = Card(
         "the curvature of each layer, all of it",
         MethodFamily.CURVATURE,
-        exact="one layer",
+        exact="all of it for one layer",
         cost="the curvature is Σ p² numbers, over layers of p weights",
         shown=("Laplace(MAP(), BlockDiagonal())",),
     )
@@ -377,7 +377,7 @@ class Lanczos(Curvature):
     card: ClassVar[Card] = Card(
         "the `rank` largest directions of the curvature, in the prior's units",
         MethodFamily.CURVATURE,
-        exact="P ≤ `rank` directions that matter",
+        exact="all of it where at most `rank` directions matter",
         cost="the curvature is `rank` P numbers",
         shown=("Laplace(MAP(), Lanczos())",),
     )

@@ -46,8 +46,8 @@ class EllipticalSlice(TransitionKernel):
         "ellipses through draws of the prior: no gradients, no step",
         MethodFamily.HAMILTONIAN,
         papers=("Murray, Adams & MacKay, Elliptical slice sampling, AISTATS 2010",),
-        exact="Gaussian priors",
-        cost="likelihoods alone",
+        exact="any likelihood, under a Gaussian prior",
+        cost="likelihoods alone, no gradients",
     )
 
     def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:

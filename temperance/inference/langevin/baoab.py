@@ -45,7 +45,7 @@ class BAOAB(LangevinSampler):
         papers=(
             "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
         ),
-        exact="position variance exact",
+        exact="the position variance, at any stable step",
     )
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR

@@ -87,7 +87,7 @@ class GGMC(Sampler):
         "Langevin steps that are accepted or rejected together (Metropolis-corrected)",
         MethodFamily.LANGEVIN,
         papers=("Garriga-Alonso & Fortuin, Exact Langevin dynamics with stochastic gradients, AABI 2021",),
-        exact="exact, on any energy",
+        exact="any energy, any step",
         cost="`length` + 1 gradients",
     )
 

@@ -39,7 +39,7 @@ class LeimkuhlerMatthews(LangevinSampler):
         papers=(
             "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
         ),
-        exact="position variance exact",
+        exact="the position variance, at any stable step",
     )
 
     scaled_slots: ClassVar[tuple[str, ...]] = ("noise_before",)

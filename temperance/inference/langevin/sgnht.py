@@ -51,7 +51,7 @@ class SGNHT(LangevinSampler):
         "momentum under thermostats, which balance gradient noise of unknown size",
         MethodFamily.LANGEVIN,
         papers=("Ding et al., Bayesian sampling using stochastic gradient thermostats, NeurIPS 2014",),
-        exact="kinetic temperature exact, also under noisy gradients",
+        exact="the kinetic temperature, also under noisy gradients",
     )
 
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE

@@ -44,7 +44,7 @@ class FullRank(Family):
         "every correlation; refused above 5,000 weights",
         MethodFamily.VARIATIONAL,
         papers=("Kucukelbir et al., Automatic differentiation variational inference, JMLR 2017",),
-        exact="mean, covariance, ELBO = evidence",
+        exact="ELBO = evidence",
         cost="4 P copies",
         shown=("Variational(FullRank())",),
     )
@@ -114,7 +114,7 @@ class LowRank(Family):
         "`rank` directions and a diagonal",
         MethodFamily.VARIATIONAL,
         papers=("Ong et al., Gaussian variational approximation with a factor covariance structure, JCGS 2018",),
-        exact="– (all of it with `rank` = P)",
+        exact="all of it with `rank` = P",
         cost="4 (2 + `rank`) + 2 copies",
         shown=("Variational(LowRank())",),
     )
@@ -196,7 +196,7 @@ class MatrixNormal(Family):
             "Louizos & Welling, Structured and efficient variational deep learning with matrix Gaussian posteriors, "
             "ICML 2016",
         ),
-        exact="one layer with one output",
+        exact="all of it for one layer with one output",
         shown=("Variational(MatrixNormal())",),
     )
 

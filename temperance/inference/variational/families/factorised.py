@@ -90,7 +90,6 @@ class MeanField(Family):
             "Hinton & van Camp, Keeping the neural networks simple by minimizing the description length of the "
             "weights, COLT 1993",
         ),
-        exact="mean, variances 1/Λᵢᵢ",
         shown=("Variational(MeanField())",),
     )
 
@@ -162,7 +161,7 @@ class TiedScale(Family):
         "independent normals, scales tied to `rank` numbers a row and column",
         MethodFamily.VARIATIONAL,
         papers=("Świątkowski et al., The k-tied normal distribution, ICML 2020",),
-        cost="that many copies at most",
+        cost="at most so many copies",
         shown=("Variational(TiedScale())",),
     )
 
