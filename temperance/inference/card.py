@@ -114,7 +114,7 @@ def _first_sentence(kind: type) -> str:
     if not text or text.startswith(f"{kind.__name__}("):
         return kind.__name__
     paragraph = " ".join(text.partition("\n\n")[0].split())
-    return re.split(r"(?<=[^.])\.(?:\s|$)|[:,]$", paragraph)[0]
+    return re.split(r"\.(?=\s+[^a-z])|[.:,]$", paragraph)[0]  # a small letter after a full stop: an abbreviation
 
 
 __all__ = ["Card", "MethodFamily", "Recipe", "card_of"]

@@ -106,7 +106,6 @@ INNERS: dict[str, Inference[Any]] = {
 }
 
 
-
 def add_missing(entries: list[Listed], wrappers: dict[str, Wrapper], inners: dict[str, Inference[Any]]) -> None:
     """A method without a row (a wrapper: without a column) gets one, as its card writes it."""
     rows = {type(method) for method in inners.values()}
