@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,12 @@ class SnapshotState(WrapperState):
 class Snapshots(tp.Wrapper):
     """Keep θ every ``every`` steps of ``base``; the posterior is the set of what was kept. Everything that it does not
     say is its base's, and θ has a row for each member: so it works in an ensemble, on a part of a network, ..."""
+
+    card: ClassVar[tp.Card] = tp.Card(
+        "what one run of training passed through",
+        papers=("Huang et al., Snapshot ensembles: train 1, get M for free, ICLR 2017",),
+        cost="base + 10 copies",
+    )
 
     base: tp.MAP = field(default_factory=tp.MAP)
     every: int = 2

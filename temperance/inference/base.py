@@ -23,6 +23,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.status import OK, Status
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
+from temperance.inference.card import Card
 from temperance.posteriors.base import Posterior
 
 State = TypeVar("State")
@@ -173,6 +174,9 @@ class Starts:
 
 class Inference(Value, ABC, Generic[State]):
     """A way to approximate the posterior of a :class:`~temperance.Target`."""
+
+    card: ClassVar[Card]
+    """What lists, pages and reports say of it; :func:`~temperance.inference.card.card_of` makes one where it lacks."""
 
     @abstractmethod
     def facts(self) -> Facts:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy  # its parts are imported when they are used
@@ -25,6 +25,7 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import KFAC, Curvature
 from temperance.inference.curvature.approximate import prior_curvature
 from temperance.linalg.blocks import DenseBlock, put, take
@@ -57,6 +58,14 @@ class Tune(Value):
     >>> Tune("layer", noise=True).noise
     True
     """
+
+    card: ClassVar[Card] = Card(
+        "chooses the prior's precision, and the noise, by the evidence",
+        MethodFamily.CURVATURE,
+        papers=(
+            "Immer et al., Scalable marginal likelihood estimation for model selection in deep learning, ICML 2021",
+        ),
+    )
 
     prior: Literal["scalar", "layer", "parameter"] | None = "layer"
     noise: bool = False

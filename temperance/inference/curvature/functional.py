@@ -15,6 +15,7 @@ from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, NeedsData
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.approximate import prior_curvature
 from temperance.inference.curvature.subsets import chosen_names
 from temperance.inference.curvature.sweep import Sweep
@@ -41,6 +42,15 @@ class FunctionalLaplace(AroundPoint):
     >>> FunctionalLaplace(tp.MAP(lr=1e-2), size=100).size
     100
     """
+
+    card: ClassVar[Card] = Card(
+        "the same posterior as a Gaussian process, conditioned on `size` rows of the data",
+        MethodFamily.CURVATURE,
+        papers=("Immer et al., Improving predictions of Bayesian neural nets via local linearization, AISTATS 2021",),
+        exact="with all rows it equals `Dense()`",
+        cost="grows with rows times outputs, not with parameters squared",
+        shown=("FunctionalLaplace(MAP())",),
+    )
 
     without_base: ClassVar[str] = "it takes one pass over the data"
 

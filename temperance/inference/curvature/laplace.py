@@ -14,6 +14,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, NeedsData, Starts, WrapperState
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.curvature import KFAC, Curvature, Dense, Diagonal
 from temperance.inference.curvature.approximate import approximate, prior_curvature
 from temperance.inference.curvature.evidence import (
@@ -74,6 +75,30 @@ class Laplace(AroundPoint):
     >>> round(fitted.log_evidence(), 4)
     -108.7044
     """
+
+    card: ClassVar[Card] = Card(
+        "a Gaussian at the mode, with the inverse curvature of loss and prior for covariance",
+        MethodFamily.CURVATURE,
+        papers=(
+            "MacKay, A practical Bayesian framework for backpropagation networks, Neural Computation 1992",
+            "Daxberger et al., Laplace redux: effortless Bayesian deep learning, NeurIPS 2021",
+        ),
+        exact="as its curvature, below",
+        cost="as its base while it trains, then a pass over the data; `Laplace()` trains nothing",
+        shown=("Laplace(MAP())", "On(last_layer, Laplace(MAP()))"),
+        recipes=(
+            Recipe("laplace", 'Laplace(MAP(lr=5e-3), tune="layer")', "a Gaussian around one trained network"),
+            Recipe(
+                "last-layer",
+                'On(last_layer, Laplace(MAP(lr=5e-3), tune="layer"))',
+                "a Gaussian over the last layer of a trained network",
+            ),
+        ),
+        demo=(
+            Recipe("Laplace", 'Laplace(MAP(lr=1e-3), tune="layer")'),
+            Recipe("Laplace, last layer", 'On(last_layer, Laplace(MAP(lr=1e-3), tune="layer"))'),
+        ),
+    )
 
     without_base: ClassVar[str] = "it takes one pass over the data"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.seeds import check_seed
 from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.accumulate import (
     Accumulator,
     DenseAccumulator,
@@ -141,6 +142,14 @@ class Dense(Curvature):
     'ggn'
     """
 
+    card: ClassVar[Card] = Card(
+        "all of the Gauss–Newton matrix (or of the Hessian)",
+        MethodFamily.CURVATURE,
+        exact="the evidence too",
+        cost="the curvature is P² numbers",
+        shown=("Laplace(MAP(), Dense())",),
+    )
+
     limit: int = 12_000
 
     def check(self, engine: Engine, names: list[str] | None, on: Any) -> None:
@@ -169,6 +178,14 @@ class Diagonal(Curvature):
     >>> Diagonal(kind="monte-carlo").samples
     1
     """
+
+    card: ClassVar[Card] = Card(
+        "the diagonal of the curvature",
+        MethodFamily.CURVATURE,
+        exact="all of it with independent features",
+        cost="the curvature is P numbers",
+        shown=("Laplace(MAP(), Diagonal())",),
+    )
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
@@ -211,6 +228,14 @@ class BlockDiagonal(Curvature):
     5000
     """
 
+    card: ClassVar[Card] = Card(
+        "the curvature of each layer, all of it",
+        MethodFamily.CURVATURE,
+        exact="all of it for one layer",
+        cost="the curvature is Σ p² numbers, over layers of p weights",
+        shown=("Laplace(MAP(), BlockDiagonal())",),
+    )
+
     limit: int = 12_000
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
@@ -241,6 +266,17 @@ class KFAC(Curvature):
     >>> KFAC(kind="monte-carlo", sharing="reduce").sharing
     'reduce'
     """
+
+    card: ClassVar[Card] = Card(
+        "Kronecker factors of each layer, bias included",
+        MethodFamily.CURVATURE,
+        papers=(
+            "Martens & Grosse, Optimizing neural networks with Kronecker-factored approximate curvature, ICML 2015",
+        ),
+        exact="each layer of a deep linear network, square loss",
+        cost="the curvature is in² + out² numbers a layer",
+        shown=("Laplace(MAP(), KFAC())",),
+    )
 
     sharing: Literal["expand", "reduce"] = "expand"
     dense_limit: int = 2_000
@@ -313,6 +349,17 @@ class EKFAC(KFAC):
     True
     """
 
+    card: ClassVar[Card] = Card(
+        "Kronecker factors with corrected eigenvalues",
+        MethodFamily.CURVATURE,
+        papers=(
+            "George et al., Fast approximate natural gradient descent in a Kronecker-factored eigenbasis, NeurIPS 2018",
+        ),
+        exact="each layer of a deep linear network, square loss",
+        cost="the curvature is in² + out² numbers a layer; a second pass over the data",
+        shown=("Laplace(MAP(), EKFAC())",),
+    )
+
     corrected = True
 
 
@@ -326,6 +373,14 @@ class Lanczos(Curvature):
     >>> Lanczos(20).rank
     20
     """
+
+    card: ClassVar[Card] = Card(
+        "the `rank` largest directions of the curvature, in the prior's units",
+        MethodFamily.CURVATURE,
+        exact="all of it where at most `rank` directions matter",
+        cost="the curvature is `rank` P numbers",
+        shown=("Laplace(MAP(), Lanczos())",),
+    )
 
     rank: int = 20
     tolerance: float = 1e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from temperance.core.checks import check_count
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
 from temperance.model.theta import Subset
 
 
@@ -49,6 +51,12 @@ class LargestVariance(Subnetwork):
     1000
     """
 
+    card: ClassVar[Card] = Card(
+        "a subnetwork: the weights that the data leave most open",
+        MethodFamily.CURVATURE,
+        papers=("Daxberger et al., Bayesian deep learning via subnetwork inference, ICML 2021",),
+    )
+
     needs_variance = True
 
     def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
@@ -64,6 +72,8 @@ class LargestMagnitude(Subnetwork):
     >>> LargestMagnitude(1000).size
     1000
     """
+
+    card: ClassVar[Card] = Card("a subnetwork: the weights of largest absolute value", MethodFamily.CURVATURE)
 
     def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
         """|θ|."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.inference.base import Info
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianState, Transition, TransitionKernel, settle_
 from temperance.inference.hamiltonian.motion import Motion, uniforms
 from temperance.model.priors import GaussianDensity
@@ -39,6 +41,14 @@ class EllipticalSlice(TransitionKernel):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "ellipses through draws of the prior: no gradients, no step",
+        MethodFamily.HAMILTONIAN,
+        papers=("Murray, Adams & MacKay, Elliptical slice sampling, AISTATS 2010",),
+        exact="any likelihood, under a Gaussian prior",
+        cost="likelihoods alone, no gradients",
+    )
 
     def step(self, engine: Engine, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """See :class:`TransitionKernel`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, HamiltonianState
 from temperance.inference.langevin.sampler import ChainState, SamplerWrapper, present_places, take_reading
 from temperance.posteriors import Posterior
@@ -68,6 +69,15 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
     >>> Tempered(tp.HMC(step_size=0.1, length=5), temperatures=tp.ladder(8.0, 4)).facts().cost.gradients_per_step
     20.0
     """
+
+    card: ClassVar[Card] = Card(
+        "parallel tempering: hot chains cross between modes, and swap with cold ones",
+        MethodFamily.HAMILTONIAN,
+        papers=("Swendsen & Wang, Replica Monte Carlo simulation of spin glasses, Physical Review Letters 1986",),
+        exact="as its base",
+        cost="base × temperatures; `ladder(8.0, 4)` makes four",
+        shown=("Tempered(Warmup(NUTS()))",),
+    )
 
     base: HamiltonianSampler
     temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)

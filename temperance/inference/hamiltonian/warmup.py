@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.engine.native import fill_rows_
 from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import (
     HamiltonianSampler,
     HamiltonianState,
@@ -121,6 +122,14 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
     >>> Warmup(tp.NUTS(), 500).facts().settling
     500
     """
+
+    card: ClassVar[Card] = Card(
+        "finds each chain's step and masses, then leaves them alone",
+        MethodFamily.HAMILTONIAN,
+        papers=("Hoffman & Gelman, The no-U-turn sampler, JMLR 2014",),
+        exact="as its base",
+        shown=("Warmup(NUTS())", "Warmup(HMC())", "Warmup(MCLMC())"),
+    )
 
     base: SteppingKernel
     steps: int = 1000

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
 
 
@@ -37,6 +38,15 @@ class BAOAB(LangevinSampler):
     >>> tp.BAOAB(lr=1e-3, momentum=0.9).cost()
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
+
+    card: ClassVar[Card] = Card(
+        "kick, drift, fluctuate, drift",
+        MethodFamily.LANGEVIN,
+        papers=(
+            "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
+        ),
+        exact="the position variance, at any stable step",
+    )
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 

@@ -20,6 +20,7 @@ from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.base import Cost, Exactness, Facts, Info, Starts
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import (
     ChainState,
     Sampler,
@@ -81,6 +82,14 @@ class GGMC(Sampler):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "Langevin steps that are accepted or rejected together (Metropolis-corrected)",
+        MethodFamily.LANGEVIN,
+        papers=("Garriga-Alonso & Fortuin, Exact Langevin dynamics with stochastic gradients, AABI 2021",),
+        exact="any energy, any step",
+        cost="`length` + 1 gradients",
+    )
 
     takes_heat: ClassVar[bool] = False
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
 
 
@@ -31,6 +32,15 @@ class LeimkuhlerMatthews(LangevinSampler):
     >>> tp.LeimkuhlerMatthews(lr=1e-3).cost()
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
+
+    card: ClassVar[Card] = Card(
+        "`SGLD` with each noise shared by two steps",
+        MethodFamily.LANGEVIN,
+        papers=(
+            "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
+        ),
+        exact="the position variance, at any stable step",
+    )
 
     scaled_slots: ClassVar[tuple[str, ...]] = ("noise_before",)
     exact: ClassVar[Exactness] = Exactness.POSTERIOR

@@ -13,6 +13,7 @@ from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
 
 
@@ -38,6 +39,13 @@ class PSGLD(LangevinSampler):
     >>> tp.PSGLD(lr=1e-4).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
+
+    card: ClassVar[Card] = Card(
+        "`SGLD` with the steps of RMSprop, one for each weight",
+        MethodFamily.LANGEVIN,
+        papers=("Li et al., Preconditioned stochastic gradient Langevin dynamics for deep neural networks, AAAI 2016",),
+        exact="the law of `SGLD`, once V is frozen (`adapt=`)",
+    )
 
     scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE

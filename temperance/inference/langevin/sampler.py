@@ -28,6 +28,7 @@ from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, fill_rows_
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
+from temperance.inference.card import Card, MethodFamily
 from temperance.model.theta import Layout
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.trace import Transitions
@@ -48,6 +49,12 @@ class Layerwise(Value):
     Within a stretch M is constant, so the stationary law is untouched; where it changes, velocities are scaled so that
     every tensor keeps its kinetic temperature.
     """
+
+    card: ClassVar[Card] = Card(
+        "one mass for each tensor, from the size of its gradients",
+        MethodFamily.LANGEVIN,
+        papers=("Wenzel et al., How good is the Bayes posterior in deep neural networks really?, ICML 2020",),
+    )
 
     batches: int = 32
     epsilon: float = 1e-7

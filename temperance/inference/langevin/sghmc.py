@@ -12,6 +12,7 @@ from torch import Tensor
 from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, symplectic_euler_
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
 
 
@@ -43,6 +44,15 @@ class SGHMC(LangevinSampler):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "SGD with momentum, and noise (symplectic Euler)",
+        MethodFamily.LANGEVIN,
+        papers=("Chen et al., Stochastic gradient Hamiltonian Monte Carlo, ICML 2014", *Layerwise.card.papers),
+        exact="its own, known law; SGD with momentum as T → 0",
+        recipes=(Recipe("sghmc", "Collect(SGHMC(lr=0.02))", "draws by stochastic-gradient Hamiltonian Monte Carlo"),),
+        demo=(Recipe("SGHMC", "Collect(SGHMC(lr=0.03))"),),
+    )
 
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
 
 
@@ -36,6 +37,13 @@ class SGLD(LangevinSampler):
     >>> fitted.posterior.theta.shape
     torch.Size([30, 2])
     """
+
+    card: ClassVar[Card] = Card(
+        "gradient descent with noise",
+        MethodFamily.LANGEVIN,
+        papers=("Welling & Teh, Bayesian learning via stochastic gradient Langevin dynamics, ICML 2011",),
+        exact="its own, known law: too wide by 1 / (1 − ℓk/2N)",
+    )
 
     scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.OWN_LAW

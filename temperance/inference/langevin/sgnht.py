@@ -11,6 +11,7 @@ from torch import Tensor
 
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import (
     ChainState,
     LangevinSampler,
@@ -45,6 +46,13 @@ class SGNHT(LangevinSampler):
     >>> tp.SGNHT(lr=1e-3, momentum=0.9).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=5)
     """
+
+    card: ClassVar[Card] = Card(
+        "momentum under thermostats, which balance gradient noise of unknown size",
+        MethodFamily.LANGEVIN,
+        papers=("Ding et al., Bayesian sampling using stochastic gradient thermostats, NeurIPS 2014",),
+        exact="the kinetic temperature, also under noisy gradients",
+    )
 
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
 from temperance.model.priors import GaussianDensity, GaussianPrior
 
@@ -44,6 +45,18 @@ class Anchored(Wrapper):
     >>> import temperance as tp
     >>> method = tp.Ensemble(Anchored(tp.MAP(lr=1e-2)), 5)
     """
+
+    card: ClassVar[Card] = Card(
+        "a draw by optimisation: the prior centred at a draw from it, noise on the targets",
+        MethodFamily.POINTS,
+        papers=("Pearce et al., Uncertainty in neural networks: approximately Bayesian ensembling, AISTATS 2020",),
+        recipes=(
+            Recipe(
+                "anchored", "Ensemble(Anchored(MAP(lr=5e-3)), 5)", "five networks, each pulled to its own prior draw"
+            ),
+        ),
+        demo=(Recipe("Anchored × 5", "Ensemble(Anchored(MAP(lr=1e-3)), 5)"),),
+    )
 
     base: Inference[Any] = field(default_factory=MAP)
     target_noise: bool | None = None

@@ -14,6 +14,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.posteriors import Point, Posterior
 
 
@@ -29,6 +30,8 @@ class AsItIsState:
 class AsItIs(Inference[AsItIsState]):
     """Trains nothing: the point is ``start``, or the target's network as it is. What a method around a point has for a
     base when it was given none."""
+
+    card: ClassVar[Card] = Card("trains nothing: the point is the network as it is", MethodFamily.POINTS)
 
     def facts(self) -> Facts:
         """No steps."""

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.posteriors import Point, Posterior
 
 _DIVERGENCE = 1e4  # how many times the first loss counts as divergence
@@ -64,6 +65,13 @@ class MAP(Inference[MAPState]):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "ordinary training with the prior in the loss: the single most probable θ",
+        MethodFamily.POINTS,
+        recipes=(Recipe("map", "MAP(lr=5e-3)", "ordinary training: one network, no spread"),),
+        demo=(Recipe("MAP", "MAP(lr=1e-3)"),),
+    )
 
     lr: float = 1e-3
     optimizer: type[torch.optim.Optimizer] = torch.optim.Adam

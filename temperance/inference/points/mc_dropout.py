@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -13,6 +14,7 @@ from temperance.data.sources import map_tensors
 from temperance.engine import outputs as evaluate
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.around_point import AroundPoint
 from temperance.posteriors import DropoutPosterior, Point, Posterior
 from temperance.posteriors.dropout import MaskedDropout, dropout_names, masked
@@ -45,6 +47,14 @@ class MCDropout(AroundPoint):
     >>> fitted.predict(x, draws=100).mean().shape
     torch.Size([20, 1])
     """
+
+    card: ClassVar[Card] = Card(
+        "masks of the network's own dropout, averaged over",
+        MethodFamily.POINTS,
+        papers=("Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016",),
+        cost="as its base",
+        shown=("MCDropout(MAP())",),
+    )
 
     def facts(self) -> Facts:
         """The base's, but for what is put around its point."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from temperance.inference.base import (
     refuse,
 )
 from temperance.inference.batch_statistics import batch_statistics, with_statistics
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
 from temperance.linalg.covariance import Covariance, DiagonalCovariance, LowRankCovariance
 from temperance.posteriors import Gaussian, Posterior
@@ -73,6 +74,26 @@ class SWAG(Wrapper):
     >>> fitted.posterior.covariance().shape
     torch.Size([2, 2])
     """
+
+    card: ClassVar[Card] = Card(
+        "a Gaussian through the iterates of SGD: their diagonal and the last `rank` deviations",
+        MethodFamily.POINTS,
+        papers=("Maddox et al., A simple baseline for Bayesian uncertainty in deep learning, NeurIPS 2019",),
+        cost="base + 2 + `rank` copies",
+        recipes=(
+            Recipe(
+                "swag",
+                "SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9}))",
+                "a Gaussian through the last iterates of SGD",
+            ),
+            Recipe(
+                "multiswag",
+                "Ensemble(SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9})), 5)",
+                "five Gaussians, each through the iterates of its own SGD",
+            ),
+        ),
+        demo=(Recipe("SWAG", "SWAG(MAP(lr=0.03, optimizer=SGD, optimizer_args={'momentum': 0.9}))"),),
+    )
 
     base: Inference[Any] = field(
         default_factory=lambda: MAP(lr=0.01, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.engine.native.gaussian import can_fuse, draw_by_precision_, ivon_
 from temperance.inference.base import Info
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.variational.expectations import judge
 from temperance.inference.variational.natural import NaturalGradient, NaturalState
 
@@ -52,6 +54,14 @@ class IVON(NaturalGradient):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "independent normals by natural gradients, at the price of Adam",
+        MethodFamily.VARIATIONAL,
+        papers=("Shen et al., Variational learning is effective for large deep networks, ICML 2024",),
+        recipes=(Recipe("ivon", "IVON(lr=0.1)", "the best Gaussian without correlations, by natural gradients"),),
+        demo=(Recipe("IVON", "IVON(lr=0.1)"),),
+    )
 
     def look(self, engine: Engine, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
         """See :class:`NaturalGradient`."""

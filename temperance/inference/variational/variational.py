@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from temperance.engine.native.gaussian import Keys, can_fuse, draw_by_log_scale_
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts
 from temperance.inference.batch_statistics import with_statistics
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.variational.expectations import (
     EpochLoss,
     Sampled,
@@ -108,6 +109,18 @@ class Variational(Inference[VariationalState]):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "the distribution of a family that is nearest to the posterior, by the ELBO",
+        MethodFamily.VARIATIONAL,
+        papers=(
+            "Graves, Practical variational inference for neural networks, NeurIPS 2011",
+            "Blundell et al., Weight uncertainty in neural networks, ICML 2015",
+        ),
+        exact="where the family holds the posterior",
+        recipes=(Recipe("vi", "Variational(MeanField(), lr=5e-3)", "the best Gaussian without correlations"),),
+        demo=(Recipe("Mean field", "Variational(MeanField(), lr=1e-3)"),),
+    )
 
     family: Family = field(default_factory=MeanField)
     lr: float = 1e-3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Starts
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.stochastic import BatchCurvature
 from temperance.inference.curvature.sweep import Kind
 from temperance.inference.variational.expectations import gaussian_precision
@@ -56,6 +57,15 @@ class VOGN(NaturalGradient):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "independent normals by natural gradients, with gradients of single examples",
+        MethodFamily.VARIATIONAL,
+        papers=(
+            "Khan et al., Fast and scalable Bayesian deep learning by weight-perturbation in Adam, ICML 2018",
+            "Osawa et al., Practical deep learning with Bayesian principles, NeurIPS 2019",
+        ),
+    )
 
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)

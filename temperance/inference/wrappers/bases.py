@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.inference.base import Inference
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP
 from temperance.inference.points.swag import SWAG
 from temperance.inference.wrappers.curve import Curve
@@ -63,6 +64,12 @@ class PCA(Basis):
     >>> PCA(rank=5).base.rank
     30
     """
+
+    card: ClassVar[Card] = Card(
+        "a basis: the principal directions of a trajectory of SGD",
+        MethodFamily.WRAPPERS,
+        papers=("Izmailov et al., Subspace inference for Bayesian deep learning, UAI 2019",),
+    )
 
     rank: int = 20
     base: SWAG = field(default_factory=lambda: SWAG(rank=30))
@@ -125,6 +132,10 @@ class RandomBasis(Basis):
     1.0
     """
 
+    card: ClassVar[Card] = Card(
+        "a basis: random directions around a point", MethodFamily.WRAPPERS, papers=PCA.card.papers
+    )
+
     rank: int
     base: MAP | None = None
     scale: float = 1.0
@@ -164,6 +175,12 @@ class CurveBasis(Basis):
     2
     """
 
+    card: ClassVar[Card] = Card(
+        "a basis: the plane of a curve between two modes",
+        MethodFamily.WRAPPERS,
+        papers=(*Curve.card.papers, *PCA.card.papers),
+    )
+
     curve: Curve = field(default_factory=Curve)
 
     def __post_init__(self) -> None:
@@ -202,6 +219,8 @@ class GivenBasis(Basis):
     >>> GivenBasis(torch.eye(3)[:, :2]).columns()
     2
     """
+
+    card: ClassVar[Card] = Card("a basis of one's own", MethodFamily.WRAPPERS)
 
     matrix: Tensor
     centre: Tensor | None = None

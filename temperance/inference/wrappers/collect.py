@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from temperance.core.status import NON_FINITE_THETA
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, Sampler
 from temperance.inference.wrappers.cyclical import Cyclical
 from temperance.posteriors import Draws, Posterior, Trace
@@ -60,6 +61,13 @@ class Collect(Wrapper):
     >>> tp.fit(target, method, (x, 2 * x + 1), steps=1000).posterior.theta.shape
     torch.Size([50, 2])
     """
+
+    card: ClassVar[Card] = Card(
+        "keeps draws of a sampler, and reads its thermometer",
+        MethodFamily.WRAPPERS,
+        cost="as its base; draws go to disk",
+        shown=("Collect(SGHMC())",),
+    )
 
     base: Sampler
     burn: int | float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP, MAPState
 from temperance.inference.wrappers.ensemble import Ensemble
 from temperance.posteriors import Point, Posterior
@@ -68,6 +69,14 @@ class Curve(Wrapper):
     >>> fitted.posterior.points.shape
     torch.Size([3, 131])
     """
+
+    card: ClassVar[Card] = Card(
+        "a Bézier curve between two modes",
+        MethodFamily.WRAPPERS,
+        papers=("Garipov et al., Loss surfaces, mode connectivity, and fast ensembling of DNNs, NeurIPS 2018",),
+        cost="1 gradient once the ends are trained",
+        shown=("Curve(MAP())",),
+    )
 
     base: Inference[Any] = field(default_factory=MAP)
     bends: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,6 +13,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import LangevinSampler, Sampler, SamplerWrapper
 from temperance.inference.schedules import cosine
 
@@ -54,6 +55,14 @@ class Cyclical(SamplerWrapper):
     >>> len(tp.fit(target, method, (x, 2 * x + 1), steps=1200).posterior.theta)
     10
     """
+
+    card: ClassVar[Card] = Card(
+        "a sampler whose time step falls and rises in cycles, with a draw at each end",
+        MethodFamily.WRAPPERS,
+        papers=("Zhang et al., Cyclical stochastic gradient MCMC for Bayesian deep learning, ICLR 2020",),
+        cost="as its base",
+        shown=("Cyclical(SGHMC())",),
+    )
 
     base: Sampler
     cycle: int = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,6 +16,7 @@ from temperance.core.status import EARLY_STOPPED, OK
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, refuse
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.posteriors import Mixture, Posterior
 
 
@@ -40,6 +41,25 @@ class Ensemble(Wrapper):
     >>> Ensemble(tp.MAP(lr=1e-3), 5).size
     5
     """
+
+    card: ClassVar[Card] = Card(
+        "independent runs of any method, from fresh starts, averaged",
+        MethodFamily.WRAPPERS,
+        papers=(
+            "Lakshminarayanan et al., Simple and scalable predictive uncertainty estimation using deep ensembles, "
+            "NeurIPS 2017",
+        ),
+        cost="base × `size`",
+        shown=(
+            "Ensemble(MAP(), 5)",
+            "Ensemble(Laplace(MAP()), 5)",
+            "Ensemble(SWAG(), 5)",
+            "Ensemble(Collect(SGHMC()), 4)",
+            "Ensemble(Warmup(NUTS()), 4)",
+        ),
+        recipes=(Recipe("ensemble", "Ensemble(MAP(lr=5e-3), 5)", "five networks, each from its own start"),),
+        demo=(Recipe("Ensemble × 5", "Ensemble(MAP(lr=1e-3), 5)"),),
+    )
 
     base: Inference[Any]
     size: int = 5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.subsets import Subnetwork
 from temperance.model.theta import Subset, check_subset
 from temperance.posteriors import Point, Posterior, Pushforward
@@ -49,6 +50,13 @@ class On(Wrapper):
     >>> tp.fit(target, method, train, epochs=20).posterior.operator.rank
     51
     """
+
+    card: ClassVar[Card] = Card(
+        "a method on a part of the network; the rest stays as it is",
+        MethodFamily.WRAPPERS,
+        cost="as its base, for the part",
+        shown=("On(last_layer, Variational())",),
+    )
 
     subset: Subset | Subnetwork
     base: Inference[Any]

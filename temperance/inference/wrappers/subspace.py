@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import Dense
 from temperance.inference.curvature.functional import FunctionalLaplace
 from temperance.inference.curvature.laplace import Laplace
@@ -82,6 +83,15 @@ class Subspace(Wrapper):
     >>> fitted.posterior.inner.size, fitted.posterior.size
     (3, 131)
     """
+
+    card: ClassVar[Card] = Card(
+        "a method over the coordinates z of θ = c + B z",
+        MethodFamily.WRAPPERS,
+        papers=PCA.card.papers,
+        exact="a full basis: as its method",
+        cost="the method's gradients, k numbers in each of its copies",
+        shown=("Subspace(Warmup(NUTS()), PCA())",),
+    )
 
     base: Inference[Any]
     basis: Basis = field(default_factory=PCA)
