@@ -1,50 +1,16 @@
-"""Covariances of θ that never build more than they must: diagonal, low rank plus diagonal, dense."""
+"""Covariances of θ kept as Σ or a root of it, which never build more than they must."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from temperance.core.encoding import SCRATCH, Value
 from temperance.core.errors import NumericalError
-
-
-class Covariance(Value, ABC):
-    """A symmetric positive definite P × P matrix Σ, known by what one can do with it."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """P."""
-
-    @property
-    def rank(self) -> int:
-        """How many dimensions are random; P, unless some are known."""
-        return self.size
-
-    @abstractmethod
-    def draw(self, rng: torch.Generator) -> Tensor:
-        """One draw from N(0, Σ)."""
-
-    @abstractmethod
-    def dense(self) -> Tensor:
-        """Σ as a matrix; for small P."""
-
-    @abstractmethod
-    def diagonal(self) -> Tensor:
-        """The variances."""
-
-    @abstractmethod
-    def log_det(self) -> Tensor:
-        """log |Σ|."""
-
-    @abstractmethod
-    def inverse_quadratic(self, delta: Tensor) -> Tensor:
-        """δᵀ Σ⁻¹ δ for δ of shape ... × P."""
+from temperance.linalg.operator import Covariance, by_columns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,21 +27,36 @@ class DiagonalCovariance(Covariance):
         if not bool((self.variance > 0).all()) or not bool(torch.isfinite(self.variance).all()):
             raise NumericalError("a variance must be positive and finite everywhere; the posterior is not proper.")
 
+    def _like(self) -> Tensor:
+        return self.variance
+
     @property
     def size(self) -> int:
         """P."""
         return len(self.variance)
 
-    def draw(self, rng: torch.Generator) -> Tensor:
+    def product(self, v: Tensor) -> Tensor:
+        """See :class:`Operator`."""
+        return self.variance * v
+
+    def solve(self, v: Tensor) -> Tensor:
         """See :class:`Covariance`."""
-        return self.variance.sqrt() * standard_normal(self.size, self.variance, rng)
+        return v / self.variance
+
+    def root(self, z: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.variance.sqrt() * z
+
+    def half(self, v: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        return self.root(v)
 
     def dense(self) -> Tensor:
-        """See :class:`Covariance`."""
+        """See :class:`Operator`."""
         return torch.diag(self.variance)
 
     def diagonal(self) -> Tensor:
-        """See :class:`Covariance`."""
+        """See :class:`Operator`."""
         return self.variance
 
     def log_det(self) -> Tensor:
@@ -97,28 +78,49 @@ class LowRankCovariance(Covariance):
     def __post_init__(self) -> None:
         DiagonalCovariance(self.variance)
 
+    def _like(self) -> Tensor:
+        return self.variance
+
     @property
     def size(self) -> int:
         """P."""
         return len(self.variance)
 
-    def draw(self, rng: torch.Generator) -> Tensor:
-        """√variance · z₁ + F z₂, one z₂ for all of θ."""
-        local = self.variance.sqrt() * standard_normal(self.size, self.variance, rng)
-        return local + self.factor @ standard_normal(self.factor.shape[1], self.variance, rng)
+    @property
+    def noise_sizes(self) -> tuple[int, ...]:
+        """P, and K for all of θ together."""
+        return self.factor.shape[0], self.factor.shape[1]
 
-    def dense(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return torch.diag(self.variance) + self.factor @ self.factor.T
-
-    def diagonal(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return self.variance + self.factor.square().sum(1)
+    def product(self, v: Tensor) -> Tensor:
+        """See :class:`Operator`."""
+        return self.variance * v + (v @ self.factor) @ self.factor.mT
 
     def capacitance(self) -> Tensor:
         """I + Fᵀ D⁻¹ F."""
         scaled = self.factor / self.variance.unsqueeze(-1)
         return torch.eye(self.factor.shape[1], dtype=scaled.dtype, device=scaled.device) + self.factor.T @ scaled
+
+    def solve(self, v: Tensor) -> Tensor:
+        """D⁻¹ v − D⁻¹ F (I + Fᵀ D⁻¹ F)⁻¹ Fᵀ D⁻¹ v."""
+        scaled = v / self.variance
+        inner = by_columns(lambda w: torch.linalg.solve(self.capacitance(), w), scaled @ self.factor)
+        return scaled - (inner @ self.factor.mT) / self.variance
+
+    def root(self, z: Tensor) -> Tensor:
+        """√variance · z₁ + F z₂, one z₂ for all of θ."""
+        return self.variance.sqrt() * z[..., : self.size] + z[..., self.size :] @ self.factor.mT
+
+    def half(self, v: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        return torch.cat([self.variance.sqrt() * v, v @ self.factor], dim=-1)
+
+    def dense(self) -> Tensor:
+        """See :class:`Operator`."""
+        return torch.diag(self.variance) + self.factor @ self.factor.T
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Operator`."""
+        return self.variance + self.factor.square().sum(1)
 
     def log_det(self) -> Tensor:
         """log |D| + log |I + Fᵀ D⁻¹ F|."""
@@ -131,55 +133,80 @@ class LowRankCovariance(Covariance):
         return (delta.square() / self.variance).sum(-1) - (inner * solved).sum(-1)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class DenseCovariance(Covariance):
-    """Σ as a matrix, with its Cholesky factor."""
-
-    matrix: Tensor
-    _factor: list[Tensor] = field(default_factory=list, repr=False, metadata=SCRATCH)
+class TriangularRoot(Covariance):
+    """Σ = L Lᵀ with L lower triangular."""
 
     @property
+    @abstractmethod
     def cholesky(self) -> Tensor:
-        """The lower factor L with L Lᵀ = Σ."""
-        if not self._factor:
-            factor, info = torch.linalg.cholesky_ex(self.matrix)
-            if int(info) != 0:
-                raise NumericalError(
-                    f"a covariance must be positive definite; the leading minor of order {int(info)} is not. "
-                    "Check the curvature, or use float64."
-                )
-            self._factor.append(factor)
-        return self._factor[0]
+        """L."""
 
     @property
     def size(self) -> int:
         """P."""
-        return len(self.matrix)
+        return len(self._like())
 
-    def draw(self, rng: torch.Generator) -> Tensor:
+    def product(self, v: Tensor) -> Tensor:
+        """See :class:`Operator`."""
+        return self.root(self.half(v))
+
+    def solve(self, v: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        return by_columns(lambda w: torch.cholesky_solve(w, self.cholesky), v)
+
+    def root(self, z: Tensor) -> Tensor:
         """L z."""
-        return self.cholesky @ standard_normal(self.size, self.matrix, rng)
+        return z @ self.cholesky.mT
 
-    def dense(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return self.matrix
-
-    def diagonal(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return self.matrix.diagonal()
+    def half(self, v: Tensor) -> Tensor:
+        """Lᵀ v."""
+        return v @ self.cholesky
 
     def log_det(self) -> Tensor:
         """See :class:`Covariance`."""
         return 2 * self.cholesky.diagonal().log().sum()
 
     def inverse_quadratic(self, delta: Tensor) -> Tensor:
-        """See :class:`Covariance`."""
+        """‖L⁻¹ δ‖²."""
         solved = torch.linalg.solve_triangular(self.cholesky, delta.reshape(-1, self.size).T, upper=False)
         return solved.square().sum(0).view(delta.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CholeskyCovariance(Covariance):
+class DenseCovariance(TriangularRoot):
+    """Σ as a matrix, with its Cholesky factor."""
+
+    matrix: Tensor
+
+    def _like(self) -> Tensor:
+        return self.matrix
+
+    @cached_property
+    def cholesky(self) -> Tensor:
+        """The lower factor L with L Lᵀ = Σ."""
+        factor, info = torch.linalg.cholesky_ex(self.matrix)
+        if int(info) != 0:
+            raise NumericalError(
+                f"a covariance must be positive definite; the leading minor of order {int(info)} is not. "
+                "Check the curvature, or use float64."
+            )
+        return factor
+
+    def product(self, v: Tensor) -> Tensor:
+        """See :class:`Operator`."""
+        return v @ self.matrix
+
+    def dense(self) -> Tensor:
+        """See :class:`Operator`."""
+        return self.matrix
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Operator`."""
+        return self.matrix.diagonal()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CholeskyCovariance(TriangularRoot):
     """Σ = L Lᵀ, kept as L: what is nearly singular stays exact, for Σ itself is never formed.
 
     >>> CholeskyCovariance(torch.tensor([[1.0, 0.0], [1.0, 2.0]])).diagonal()
@@ -191,31 +218,21 @@ class CholeskyCovariance(Covariance):
     def __post_init__(self) -> None:
         check_triangular(self.factor)
 
-    @property
-    def size(self) -> int:
-        """P."""
-        return len(self.factor)
+    def _like(self) -> Tensor:
+        return self.factor
 
-    def draw(self, rng: torch.Generator) -> Tensor:
-        """L z."""
-        return self.factor @ standard_normal(self.size, self.factor, rng)
+    @property
+    def cholesky(self) -> Tensor:
+        """L."""
+        return self.factor
 
     def dense(self) -> Tensor:
-        """See :class:`Covariance`."""
+        """See :class:`Operator`."""
         return self.factor @ self.factor.T
 
     def diagonal(self) -> Tensor:
-        """See :class:`Covariance`."""
+        """See :class:`Operator`."""
         return self.factor.square().sum(1)
-
-    def log_det(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return 2 * self.factor.diagonal().log().sum()
-
-    def inverse_quadratic(self, delta: Tensor) -> Tensor:
-        """See :class:`Covariance`."""
-        solved = torch.linalg.solve_triangular(self.factor, delta.reshape(-1, self.size).T, upper=False)
-        return solved.square().sum(0).view(delta.shape[:-1])
 
 
 def check_triangular(factor: Tensor) -> None:
@@ -241,22 +258,41 @@ class KroneckerCovariance(Covariance):
         check_triangular(self.left)
         check_triangular(self.right)
 
+    def _like(self) -> Tensor:
+        return self.left
+
     @property
     def size(self) -> int:
         """m n."""
         return len(self.left) * len(self.right)
 
-    def draw(self, rng: torch.Generator) -> Tensor:
+    def _matrix(self, v: Tensor) -> Tensor:
+        """... × P to ... × m × n."""
+        return v.reshape(*v.shape[:-1], len(self.left), len(self.right))
+
+    def product(self, v: Tensor) -> Tensor:
+        """U X V."""
+        return self.root(self.half(v))
+
+    def solve(self, v: Tensor) -> Tensor:
+        """U⁻¹ X V⁻¹."""
+        solved = torch.cholesky_solve(self._matrix(v), self.left)
+        return torch.cholesky_solve(solved.mT, self.right).mT.reshape(v.shape)
+
+    def root(self, z: Tensor) -> Tensor:
         """A Z Bᵀ, read row by row."""
-        noise = standard_normal(self.size, self.left, rng).view(len(self.left), len(self.right))
-        return (self.left @ noise @ self.right.T).reshape(-1)
+        return (self.left @ self._matrix(z) @ self.right.T).reshape(z.shape)
+
+    def half(self, v: Tensor) -> Tensor:
+        """Aᵀ X B."""
+        return (self.left.T @ self._matrix(v) @ self.right).reshape(v.shape)
 
     def dense(self) -> Tensor:
-        """See :class:`Covariance`."""
+        """See :class:`Operator`."""
         return torch.kron(self.left @ self.left.T, self.right @ self.right.T)
 
     def diagonal(self) -> Tensor:
-        """See :class:`Covariance`."""
+        """See :class:`Operator`."""
         return torch.outer(self.left.square().sum(1), self.right.square().sum(1)).reshape(-1)
 
     def log_det(self) -> Tensor:
@@ -266,51 +302,6 @@ class KroneckerCovariance(Covariance):
 
     def inverse_quadratic(self, delta: Tensor) -> Tensor:
         """‖A⁻¹ X B⁻ᵀ‖²."""
-        matrix = delta.reshape(-1, len(self.left), len(self.right))
-        solved = torch.linalg.solve_triangular(self.left, matrix, upper=False)
+        solved = torch.linalg.solve_triangular(self.left, self._matrix(delta), upper=False)
         solved = torch.linalg.solve_triangular(self.right, solved.mT, upper=False)
-        return solved.square().sum((-1, -2)).view(delta.shape[:-1])
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BlockCovariance(Covariance):
-    """Independent pieces of θ one after the other, each with a covariance of its own."""
-
-    blocks: tuple[Covariance, ...]
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return sum(block.size for block in self.blocks)
-
-    def draw(self, rng: torch.Generator) -> Tensor:
-        """See :class:`Covariance`."""
-        return torch.cat([block.draw(rng) for block in self.blocks])
-
-    def dense(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return torch.block_diag(*[block.dense() for block in self.blocks])
-
-    def diagonal(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return torch.cat([block.diagonal() for block in self.blocks])
-
-    def log_det(self) -> Tensor:
-        """See :class:`Covariance`."""
-        return torch.stack([block.log_det() for block in self.blocks]).sum()
-
-    def inverse_quadratic(self, delta: Tensor) -> Tensor:
-        """See :class:`Covariance`."""
-        pieces = delta.split([block.size for block in self.blocks], dim=-1)
-        return torch.stack([b.inverse_quadratic(p) for b, p in zip(self.blocks, pieces, strict=True)]).sum(0)
-
-
-def standard_normal(size: int, like: Tensor, rng: torch.Generator) -> Tensor:
-    """Standard normal numbers with the dtype and device of ``like``."""
-    return torch.randn(size, generator=rng, dtype=like.dtype, device=rng.device).to(like.device)
-
-
-def gaussian_log_density(covariance: Covariance, delta: Tensor) -> Tensor:
-    """log N(δ; 0, Σ)."""
-    constant = covariance.rank * math.log(2 * math.pi)
-    return -0.5 * (covariance.inverse_quadratic(delta) + covariance.log_det() + constant)
+        return solved.square().sum((-1, -2))

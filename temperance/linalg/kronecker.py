@@ -1,4 +1,4 @@
-"""Curvature of a weight matrix as a Kronecker product, in the eigenbasis of its factors."""
+"""Curvature of a weight matrix as a Kronecker product in the eigenbasis of its factors, and its inverse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError, NumericalError
-from temperance.linalg.blocks import HELP, Block, Factor, Places
+from temperance.linalg.blocks import Block
+from temperance.linalg.inverse import HELP
+from temperance.linalg.operator import Covariance
+from temperance.linalg.places import Places
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,15 +90,12 @@ class KroneckerBlock(Block):
             )
         return ratio.mean()
 
-    def factorise(self, tau: Tensor, rho: float | Tensor = 1.0) -> KroneckerFactor:
+    def factorise(self, tau: Tensor, rho: float | Tensor = 1.0) -> KroneckerInverse:
         """See :class:`Block`."""
-        precision = rho * self.values() + self.strength(tau)
-        if not bool((precision.detach() > 0).all()):
-            raise NumericalError(f"the posterior precision must be positive definite; a layer's is not. {HELP}")
-        return KroneckerFactor(self, precision)
+        return KroneckerInverse(self, rho * self.values() + self.strength(tau))
 
     def product(self, v: Tensor) -> Tensor:
-        """See :class:`Block`."""
+        """See :class:`Operator`."""
         scale = self.scale()
         inside = self.into_basis(self.to_matrix(v) * scale) * self.values()
         return self.to_vector(self.out_of_basis(inside) * scale)
@@ -191,45 +191,69 @@ def _right(matrix: Tensor, basis: Tensor | None, transpose: bool) -> Tensor:
     return matrix @ (basis.mT if transpose else basis)
 
 
-class KroneckerFactor(Factor):
-    """Λ = S Q diag(precision) Qᵀ S."""
+@dataclass(frozen=True, eq=False, repr=False)
+class KroneckerInverse(Covariance):
+    """Σ = (S Q diag(precision) Qᵀ S)⁻¹, with the scales S and the basis Q = Q_G ⊗ Q_A of ``block``.
 
-    def __init__(self, block: KroneckerBlock, precision: Tensor) -> None:
-        self.block, self.precision = block, precision
+    Attributes:
+        block: whose basis it is.
+        precision: out × in numbers, in that basis.
+    """
 
-    def log_det(self) -> Tensor:
-        """See :class:`Factor`."""
-        block = self.block
-        rows, columns = block.shape
-        return (
-            self.precision.log().sum()
-            + 2 * columns * block.out_scale.log().sum()
-            + 2 * rows * block.in_scale.log().sum()
-        )
+    block: KroneckerBlock
+    precision: Tensor
 
-    def solve(self, v: Tensor) -> Tensor:
-        """See :class:`Factor`."""
+    def __post_init__(self) -> None:
+        if not bool((self.precision.detach() > 0).all()):
+            raise NumericalError(f"the posterior precision must be positive definite; a layer's is not. {HELP}")
+
+    def _like(self) -> Tensor:
+        return self.precision
+
+    @property
+    def size(self) -> int:
+        """p."""
+        return self.precision.numel()
+
+    def product(self, v: Tensor) -> Tensor:
+        """See :class:`Operator`."""
         scale = self.block.scale()
         inside = self.block.into_basis(self.block.to_matrix(v) / scale) / self.precision
         return self.block.to_vector(self.block.out_of_basis(inside) / scale)
 
-    def half(self, v: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        inside = self.block.into_basis(self.block.to_matrix(v) / self.block.scale()) * self.precision.rsqrt()
-        return inside.flatten(-2)
+    def solve(self, v: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
+        scale = self.block.scale()
+        inside = self.block.into_basis(self.block.to_matrix(v) * scale) * self.precision
+        return self.block.to_vector(self.block.out_of_basis(inside) * scale)
 
-    def colour(self, z: Tensor) -> Tensor:
-        """See :class:`Factor`."""
+    def root(self, z: Tensor) -> Tensor:
+        """See :class:`Covariance`."""
         inside = self.block.to_matrix(z) * self.precision.rsqrt()
         return self.block.to_vector(self.block.out_of_basis(inside) / self.block.scale())
 
-    def variance(self) -> Tensor:
-        """See :class:`Factor`."""
+    def half(self, v: Tensor) -> Tensor:
+        """In the basis, row by row."""
+        inside = self.block.into_basis(self.block.to_matrix(v) / self.block.scale()) * self.precision.rsqrt()
+        return inside.flatten(-2)
+
+    def diagonal(self) -> Tensor:
+        """See :class:`Operator`."""
         block = self.block
         out_squares = None if block.basis_out is None else block.basis_out.square()
         in_squares = None if block.basis_in is None else block.basis_in.square()
         inside = _right(_left(out_squares, self.precision.reciprocal(), False), in_squares, True)
         return block.to_vector(inside / block.scale().square())
+
+    def log_det(self) -> Tensor:
+        """See :class:`Covariance`."""
+        block = self.block
+        rows, columns = block.shape
+        return -(
+            self.precision.log().sum()
+            + 2 * columns * block.out_scale.log().sum()
+            + 2 * rows * block.in_scale.log().sum()
+        )
 
     def output_covariance(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """J Λ⁻¹ Jᵀ for Jacobians J_c = Σ_r g_cr a_rᵀ that are never built.

@@ -16,8 +16,8 @@ from torch.func import functional_call
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DenseBlock
-from temperance.linalg.precision import PosteriorCovariance
 from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.priors.base import Density, RestrictedPrior
 from temperance.model.target import Target
@@ -279,9 +279,7 @@ def _coordinates(bound: BoundPrior, layout: Layout, centre: Tensor, basis: Tenso
     for piece, density in bound.pieces:
         here = rows[:, piece]
         if isinstance(density, CorrelatedDensity):
-            operator, own = density.operator, here.to(density.mean.dtype)
-            product = operator.data_factor * operator.curvature_product(own) + operator.prior_precision * own
-            weighted[:, piece] = product.double() / operator.temperature
+            weighted[:, piece] = density.operator.solve(here.to(density.mean.dtype)).double()
             away[piece] += density.mean.double()
         else:
             assert isinstance(density, GaussianDensity)

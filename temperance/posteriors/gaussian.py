@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
-from temperance.linalg.covariance import Covariance, gaussian_log_density
+from temperance.linalg.operator import Covariance
 from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
 
 DEFAULT_DRAWS = 30
@@ -49,7 +49,7 @@ class Gaussian(WeightPosterior, Centred, Density):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log N(θ; mean, Σ)."""
-        return gaussian_log_density(self.operator, theta - self.mean)
+        return self.operator.log_density(theta - self.mean)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """``n`` draws (30 unless told). Draw k comes from a generator of its own, so it does not depend on the range

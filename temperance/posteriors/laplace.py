@@ -12,8 +12,7 @@ from torch import Tensor
 
 from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, NumericalError
-from temperance.linalg.covariance import gaussian_log_density
-from temperance.linalg.precision import PosteriorCovariance
+from temperance.linalg.assembled import PosteriorCovariance
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import BoundPrior, Prior
 from temperance.model.priors.base import Density
@@ -167,13 +166,11 @@ class CorrelatedDensity(Density):
 
     def log_density(self, theta: Tensor) -> Tensor:
         """log N(θ; mean, Σ), ... × 1."""
-        return gaussian_log_density(self.operator, theta - self.mean).unsqueeze(-1)
+        return self.operator.log_density(theta - self.mean).unsqueeze(-1)
 
     def score(self, theta: Tensor) -> Tensor:
         """−Σ⁻¹ (θ − mean)."""
-        delta = theta - self.mean
-        data = self.operator.data_factor * self.operator.curvature_product(delta)
-        return -(data + self.operator.prior_precision * delta)
+        return -self.operator.solve(theta - self.mean)
 
     def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """n × P draws."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator
-from temperance.linalg.covariance import standard_normal
+from temperance.linalg.operator import standard_normal
 from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 

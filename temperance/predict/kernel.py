@@ -12,8 +12,8 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator
 from temperance.data.sources import Inputs
 from temperance.engine.engine import Engine
+from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DiagonalBlock
-from temperance.linalg.precision import PosteriorCovariance
 from temperance.posteriors import EvidenceTerms, LaplacePosterior, Process
 from temperance.predict.linear import LinearLaw
 

@@ -22,8 +22,10 @@ from temperance.inference.curvature.capture import Capture, CapturedPass, RuleBr
 from temperance.inference.curvature.general import GeneralGradients
 from temperance.inference.curvature.layers import EmbeddingLayer, Layer, Matrix
 from temperance.inference.curvature.products import JacobianProducts, differentiable_twice
-from temperance.linalg.blocks import Block, DiagonalBlock, Factor, take
-from temperance.linalg.kronecker import KroneckerBlock, KroneckerFactor, matrix_output_covariance
+from temperance.linalg.blocks import Block, DiagonalBlock
+from temperance.linalg.kronecker import KroneckerBlock, KroneckerInverse, matrix_output_covariance
+from temperance.linalg.operator import Covariance
+from temperance.linalg.places import take
 from temperance.posteriors import LaplacePosterior
 
 _NUMBERS = 2**25  # of Jacobians held at once
@@ -126,7 +128,7 @@ class LinearLaw:
         self._arrange()
         self.blocks = [
             (block, factor)
-            for block, factor in zip(self.operator.blocks, self.operator.factors(), strict=True)
+            for block, factor in zip(self.operator.blocks, self.operator.parts, strict=True)
             if not self._is_learned(block)
         ]
         with self.capture.attached():
@@ -208,17 +210,17 @@ class LinearLaw:
                     total += self._covariance(run, block, factor)
             yield run.outputs, self.operator.temperature * total
 
-    def _covariance(self, run: Pass, block: Block, factor: Factor) -> Tensor:
+    def _covariance(self, run: Pass, block: Block, factor: Covariance) -> Tensor:
         if isinstance(block, KroneckerBlock) and not isinstance(block.places, Tensor) and block.places in self._layers:
             number, group = self._layers[block.places]
-            assert isinstance(factor, KroneckerFactor)
+            assert isinstance(factor, KroneckerInverse)
             layer = self.capture.layers[number]
             if isinstance(layer, EmbeddingLayer):
                 return _word_covariance(run, number, layer, block, factor)
             a, g = run.layer_rows(number)
             return factor.output_covariance(a[group], g[:, group])
         if isinstance(block, DiagonalBlock) and not isinstance(block.places, Tensor):
-            return self._diagonal_covariance(run, block, factor.variance())
+            return self._diagonal_covariance(run, block, factor.diagonal())
         half = factor.half(run.jacobian(block))
         return half @ half.mT
 
@@ -315,18 +317,17 @@ class LinearLaw:
         size = self.engine.layout.network_size
         mean = self.posterior.mean[size:]
         covariance = torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=mean.device)
-        for block, factor in zip(self.operator.blocks, self.operator.factors(), strict=True):
+        for block, factor in zip(self.operator.blocks, self.operator.parts, strict=True):
             if self._is_learned(block):
-                eye = torch.eye(block.size, dtype=mean.dtype, device=mean.device)
-                covariance = self.operator.temperature * factor.solve(eye)
+                covariance = self.operator.temperature * factor.dense()
             elif not isinstance(block.places, Tensor) and block.places[-1][1] > size:  # a full Hessian has all in one
                 eye = torch.eye(self.operator.size, dtype=mean.dtype, device=mean.device)[size:]
-                covariance = self.operator.solve(eye)[:, size:]
+                covariance = self.operator.product(eye)[:, size:]
         return mean, covariance
 
 
 def _word_covariance(
-    run: Pass, number: int, layer: EmbeddingLayer, block: KroneckerBlock, factor: KroneckerFactor
+    run: Pass, number: int, layer: EmbeddingLayer, block: KroneckerBlock, factor: KroneckerInverse
 ) -> Tensor:
     """An embedding: rows of one word are summed first, for they share a vector."""
     words = layer.words(run.flow.calls[number].inputs, run.rows)

@@ -7,8 +7,7 @@ import pytest
 import temperance as tp
 from temperance.core.encoding import decode, encode
 from temperance.core.errors import ArgumentError
-from temperance.core.outcomes import Categories, Classes, Counts, Labels, Outcome, Quantities, Reals
-from temperance.core.registry import ByOutcome
+from temperance.core.outcomes import Classes, Counts, Labels, Outcome, Quantities, Reals
 
 
 @pytest.mark.parametrize(
@@ -54,16 +53,3 @@ def test_a_name_cannot_be_taken_twice() -> None:
 def test_a_variety_without_a_name_does_not_take_that_of_its_kind() -> None:
     type("Grades", (Classes,), {})
     assert type(Outcome.named("classification")) is Classes
-
-
-def test_the_nearest_entry_counts_and_a_missing_one_says_how_to_add_it() -> None:
-    rooms: ByOutcome[str] = ByOutcome("rooms", "house.ROOMS")
-    rooms.register(Categories, "parlour")
-    rooms.register(Labels, "attic")
-    assert (rooms.of(Classes()), rooms.of(Labels()), rooms.find(Reals())) == ("parlour", "attic", None)
-    assert rooms.outcomes == (Categories, Labels)
-    words = r"no rooms for the outcome Reals \(regression\), only for Categories, Labels.*house.ROOMS.register\(Reals, "
-    with pytest.raises(ArgumentError, match=words):
-        rooms.of(Reals())
-    with pytest.raises(ArgumentError, match="`outcome` must be a class"):
-        rooms.register(Reals(), "kitchen")  # type: ignore[arg-type]

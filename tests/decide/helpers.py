@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import temperance as tp
 from temperance.engine.engine import Engine
 from temperance.posteriors import Draws
-from temperance.predict import Predictive, predict
+from temperance.predict import Predictive, from_outputs, predict
 
 
 def classes_from(logits: Tensor, likelihood: tp.Likelihood | None = None) -> Predictive:
@@ -28,3 +28,10 @@ def values_from(means: Tensor, noise: float = 0.5) -> Predictive:
 def random_logits(members: int, rows: int, classes: int, seed: int = 0, scale: float = 2.0) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     return scale * torch.randn(members, rows, classes, generator=rng, dtype=torch.float64)
+
+
+def labelled(rows: int, seed: int, sharpness: float = 2.0) -> tuple[Predictive, Tensor]:
+    """Classes with the labels that they give, row by row."""
+    rng = torch.Generator().manual_seed(seed)
+    f = sharpness * torch.randn(1, rows, 4, generator=rng)
+    return from_outputs(f, tp.Categorical()), torch.multinomial(f[0].softmax(-1), 1, generator=rng).flatten()

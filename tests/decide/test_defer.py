@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import scipy.stats
@@ -12,6 +13,7 @@ from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.defer import Deferral, choose_threshold, clopper_pearson, defer_at
 from temperance.decide.doubt import doubt
 from temperance.decide.ood import OODDetector, ood_score, ood_threshold
+from tests.decide.helpers import labelled as _classes
 
 from .helpers import classes_from, random_logits, values_from
 
@@ -179,3 +181,39 @@ def test_a_detector_can_be_saved_and_finds_what_is_strange(held_out):
     assert torch.equal(detector.flags(pred), pred.entropy() > detector.threshold)
     with pytest.raises(ArgumentError, match="at least 999 rows"):
         ood_threshold(pred, 0.001)
+
+
+def test_the_level_is_divided_among_the_candidates() -> None:
+    """Seven wrong of 300 pass at the whole level, and not at an eighth of it."""
+    predictive, _ = _classes(300, 0)
+    value = doubt(predictive, "confidence").double()
+    for errors in range(9):
+        wrong = torch.zeros(300, dtype=torch.bool)
+        wrong[torch.randperm(300, generator=torch.Generator().manual_seed(1))[:errors]] = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing passes
+            rule = defer_at(predictive, torch.zeros(300, dtype=torch.long), risk=0.05, error=wrong, thresholds=8)
+        expected = choose_threshold(value, wrong, 0.05, 0.05 / 8, 8)
+        loose = choose_threshold(value, wrong, 0.05, 0.05, 8)
+        assert rule.threshold == (-float("inf") if expected is None else expected)
+        if errors == 7:  # P(at most 7 errors of 300 at 5 %) is 0.014: below 0.05, above 0.05 / 8
+            assert loose == float("inf")
+            assert expected != loose
+
+
+def test_equal_rows_of_other_batches_are_treated_alike() -> None:
+    """Two kinds of rows, one of which is wrong half the time: a rounding must not let it through."""
+    let_through = 0
+    for seed in range(40):
+        torch.manual_seed(seed)
+        target = tp.Target(tp.nn.MLP(3, [20, 20], 3), tp.Categorical(), tp.GaussianPrior())
+        theta = torch.stack([target.fresh_theta(7 * seed + k) for k in range(5)])
+        fitted = tp.Fitted(target, tp.posteriors.Draws(theta), tp.run.fitted.RunInfo())
+        kinds = torch.randn(2, 3)
+        sure = fitted.predict(kinds).probs.amax(1).argmax()  # type: ignore[attr-defined]
+        held = kinds[torch.arange(400) % 2]
+        wrong = ((torch.arange(400) % 2) != int(sure)) & (torch.arange(400) % 4 < 2)
+        rule = defer_at(fitted.predict(held), torch.zeros(400, dtype=torch.long), risk=0.05, error=wrong)
+        other = fitted.predict(kinds[1 - int(sure)].unsqueeze(0))
+        let_through += int(not bool(rule(other)[0]))
+    assert let_through == 0

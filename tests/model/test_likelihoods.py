@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, NetworkError, TemperanceWarning
+from temperance.model.likelihoods.categorical import probabilities
 from temperance.testing import CheckFailure, check_likelihood
 
 CASES = [
@@ -118,3 +120,17 @@ def test_the_check_itself_can_fail():
         check_likelihood(_ForgetsTwo(0.5), 1)
     with pytest.raises(CheckFailure, match="FAIL variance"):
         check_likelihood(_TooSure(0.5), 1)
+
+
+def test_masked_classes_have_finite_entropy():
+    logits = torch.tensor([[0.0, 0.0, -math.inf]])
+    assert float(tp.Categorical().entropy(logits, {})) == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8, 9])
+def test_probabilities_are_the_softmax(classes: int) -> None:
+    f = 50 * torch.randn(4, 7, classes, dtype=torch.float64)
+    torch.testing.assert_close(probabilities(f), f.softmax(-1), rtol=1e-12, atol=1e-300)
+    torch.testing.assert_close(probabilities(f[0]), f[0].softmax(-1), rtol=1e-12, atol=1e-300)
+    f.requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: probabilities(v / 50), f)

@@ -9,6 +9,7 @@ from temperance.core.errors import ArgumentError, DataError, NetworkError
 from temperance.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.testing import linear_gaussian
+from tests.small import X, Y, real
 
 
 def problem(**options) -> tuple[tp.Target, Data]:
@@ -168,3 +169,20 @@ def test_starts():
         target.theta_of(nn.Sequential(nn.Linear(2, 3)))
     assert torch.equal(target.fresh_theta(3), target.fresh_theta(3))
     assert not torch.equal(target.fresh_theta(3), target.fresh_theta(4))
+
+
+def test_a_deep_copy_of_a_target_trains():
+    import copy
+
+    target = real()
+    method = tp.MAP(lr=0.1)
+    data = target.prepare(tp.data.Data(X, Y))
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
+    batch = next(iter(data.full_pass()))
+    method.step(engine, state, batch)
+    other, theirs = copy.deepcopy((target, state.theta))
+    grad = torch.zeros_like(theirs)
+    first = other.gradient(theirs, batch, grad)
+    theirs -= 0.1 * grad
+    assert other.gradient(theirs, batch, grad) < first

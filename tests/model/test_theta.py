@@ -25,18 +25,6 @@ class Tied(nn.Module):
         return self.decoder(torch.tanh(self.encoder(x)))
 
 
-class Untraceable(nn.Module):
-    """Cannot be batched: it looks at the value of a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.layer(x)
-        return out * 2 if float(out.sum()) > 0 else out
-
-
 def test_flatten_and_unflatten_are_inverse():
     network = small()
     layout = Layout.of(network)
@@ -117,38 +105,6 @@ def test_tied_weights_appear_once_and_move_together():
     assert target.network.decoder.weight is target.network.encoder.weight
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_batched_and_looped_evaluation_agree(dtype):
-    network = nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1),
-        nn.ReLU(),
-        nn.GroupNorm(1, 3),
-        nn.Flatten(),
-        nn.LayerNorm(48),
-        nn.Linear(48, 2),
-    ).to(dtype)
-    layout = Layout.of(network)
-    assert layout.dtype == dtype
-    theta = torch.randn(4, layout.size, dtype=dtype) * 0.3
-    x = torch.randn(5, 1, 4, 4, dtype=dtype)
-    one = evaluate.outputs(network, layout, theta, x, batched=True)
-    assert evaluate.can_batch(network)
-    two = evaluate.outputs(network, layout, theta, x, batched=False)
-    assert torch.allclose(one, two, atol=1e-5 if dtype == torch.float32 else 1e-12)
-
-
-def test_a_network_that_cannot_be_batched_falls_back_to_a_loop():
-    network = Untraceable()
-    layout = Layout.of(network)
-    theta = torch.randn(3, layout.size)
-    x = torch.randn(4, 3)
-    made = evaluate.outputs(network, layout, theta, x, batched=True)
-    assert not evaluate.can_batch(network)
-    for row, out in zip(theta, made, strict=True):
-        network.layer.weight.data, network.layer.bias.data = layout.unflatten(row).values()
-        assert torch.allclose(network(x), out)
-
-
 def test_true_errors_of_a_network_are_not_hidden_by_the_fallback():
     network = small()
     layout = Layout.of(network)
@@ -216,3 +172,19 @@ def test_description_round_trip():
     layout = Layout.of(small(), extras=(("noise", (2,)),))
     assert Layout.from_description(layout.describe()) == layout
     assert layout.size == layout.network_size + 2
+
+
+def test_norms_are_no_weights_for_fan_in():
+    layout = tp.Layout.of(nn.Sequential(nn.LayerNorm((4, 5)), nn.Linear(5, 2)))
+    assert [e.fan_in for e in layout.entries] == [0, 0, 5, 0]
+
+
+def test_last_layer_finds_tied_weights():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = nn.Embedding(5, 3)
+            self.head = nn.Linear(3, 5)
+            self.head.weight = self.emb.weight
+
+    assert tp.last_layer.names(Tied()) == ["emb.weight", "head.bias"]

@@ -257,3 +257,14 @@ def test_arrays_lists_and_data_are_inputs_too():
     expected = predict(Engine(target), draws, X).probs
     for x in (X.numpy(), X.tolist(), tp.data.Data(X, torch.zeros(12))):
         assert torch.allclose(predict(Engine(target), draws, x).probs, expected, atol=1e-6)
+
+
+def test_members_that_agree_have_no_epistemic_variance_and_others_theirs() -> None:
+    made = tp.predict.from_outputs(torch.tensor([0.3, 0.1]).expand(7, 5, 2).clone(), tp.Categorical())
+    assert bool((made.epistemic_variance() == 0).all())
+    f = 1e3 + torch.randn(9, 5, 1, dtype=torch.float64)
+    weights = torch.rand(9, dtype=torch.float64)
+    spread = tp.predict.from_outputs(f, tp.Normal(scale=1.0), weights=weights).epistemic_variance()
+    share = weights / weights.sum()
+    centre = torch.tensordot(share, f, dims=1)
+    torch.testing.assert_close(spread, torch.tensordot(share, (f - centre).square(), dims=1), rtol=1e-6, atol=1e-9)

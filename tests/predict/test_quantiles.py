@@ -8,8 +8,11 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.model.likelihoods.real import RealLikelihood
+from temperance.predict import predict
 from temperance.predict.quantiles import mixture_quantile
+from tests.small import ONE, members
 
 
 def _cases() -> dict[str, tuple[Tensor, Tensor]]:
@@ -52,3 +55,10 @@ def test_shapes_and_one_member() -> None:
     made = mixture_quantile(tp.Normal(scale=2.0), location, torch.tensor(2.0), torch.ones(1), 0.9)
     assert made.shape == (4, 2)
     torch.testing.assert_close(made, location[0].double() + 2 * 1.2815515655446004)
+
+
+def test_quantiles_with_one_enormous_member():
+    target, draws = members(tp.HeteroscedasticNormal(), [[0.0, -7.0]] * 9 + [[0.0, 50.0]])
+    pred = predict(Engine(target), draws, ONE)
+    assert abs(float(pred.quantile(0.5))) < 1e-9
+    assert float(pred.cdf(pred.quantile(0.3))) == pytest.approx(0.3, abs=1e-6)

@@ -15,12 +15,8 @@ from temperance.core.errors import NumericalError, TemperanceWarning
 from temperance.inference.curvature.general import GeneralGradients
 from temperance.inference.curvature.layers import EmbeddingLayer, Layer, Matrix, chunk
 from temperance.inference.curvature.sweep import BatchGradients, Sweep
-from temperance.linalg.blocks import (
-    Block,
-    DenseBlock,
-    DiagonalBlock,
-    Places,
-)
+from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock
+from temperance.linalg.places import Places
 
 _MANY_COLUMNS = 256  # more outputs than these make an exact pass slow enough to say so
 CHUNK = 2**26  # numbers of per-example gradients held at once

@@ -13,8 +13,9 @@ from temperance.engine.engine import Engine
 from temperance.inference.curvature.structures import Curvature, Dense, Diagonal, Problem
 from temperance.inference.curvature.subsets import Subnetwork, chosen_names, prior_mean_of
 from temperance.inference.curvature.sweep import Sums, Sweep
-from temperance.linalg.blocks import Block, take
-from temperance.linalg.precision import PosteriorCovariance
+from temperance.linalg.assembled import PosteriorCovariance
+from temperance.linalg.blocks import Block
+from temperance.linalg.places import take
 from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianDensity
 from temperance.model.priors.location_scale import LaplaceDensity
@@ -113,11 +114,11 @@ def evidence_terms(
     """What :meth:`LaplacePosterior.log_evidence` is made of."""
     gradient = sums.gradient + prior.score
     slack, effective = 0.0, 0.0
-    for block, factor in zip(operator.blocks, operator.factors(), strict=True):
+    for block, covariance in zip(operator.blocks, operator.parts, strict=True):
         here = take(gradient, block.places)
-        slack += 0.5 * float((here * factor.solve(here)).sum().double())
+        slack += 0.5 * float((here * covariance.product(here)).sum().double())
         tau = take(operator.prior_precision, block.places)
-        effective += block.size - float((tau * factor.variance()).sum().double())
+        effective += block.size - float((tau * covariance.diagonal()).sum().double())
     if len(prior.log_density) == 1:
         log_prior = float(prior.log_density.double())
     else:

@@ -28,8 +28,9 @@ from temperance.engine.engine import Engine
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import KFAC, Curvature
 from temperance.inference.curvature.approximate import prior_curvature
-from temperance.linalg.blocks import DenseBlock, put, take
-from temperance.linalg.precision import PosteriorCovariance
+from temperance.linalg.assembled import PosteriorCovariance
+from temperance.linalg.blocks import DenseBlock
+from temperance.linalg.places import put, take
 from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianPrior
 from temperance.posteriors import EvidenceTerms, LaplacePosterior
@@ -185,10 +186,10 @@ class Evidence:
             gradient = change * self.gradient - tau * self.delta
         for block in self.blocks:
             own, delta, slope = (take(v, block.places) for v in (tau, self.delta, gradient))
-            factor = block.factorise(own, rho)
-            value = value + 0.5 * (own.log() - own * delta.square()).sum() - 0.5 * factor.log_det()
+            covariance = block.factorise(own, rho)
+            value = value + 0.5 * (own.log() - own * delta.square()).sum() + 0.5 * covariance.log_det()
             if self.shift:
-                value = value + 0.5 * (slope * factor.solve(slope)).sum()
+                value = value + 0.5 * (slope * covariance.product(slope)).sum()
         return value
 
 
@@ -343,10 +344,10 @@ def _retuned_terms(
     """The terms under the new hyperparameters. Whether θ* was a mode where it was trained ``slack`` still says."""
     terms = posterior.terms
     log_prior, effective = 0.0, 0.0
-    for block, factor in zip(operator.blocks, operator.factors(), strict=True):
+    for block, covariance in zip(operator.blocks, operator.parts, strict=True):
         own, delta = take(tau, block.places), take(evidence.delta, block.places)
         log_prior += 0.5 * float((own.log() - _LOG_2PI - own * delta.square()).sum())
-        effective += block.size - float((own * factor.variance().double()).sum())
+        effective += block.size - float((own * covariance.diagonal().double()).sum())
     noise_log = torch.tensor(choice.log_noise, dtype=torch.float64)
     log_likelihood = terms.log_likelihood if terms.noise is None else float(evidence.log_likelihood(noise_log))
     # log Z = ℓ + log p(θ*) + ½ P log 2π − ½ log |Λ| + what counts of the shift

@@ -12,8 +12,9 @@ from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.inference.curvature.accumulate import CHUNK, Accumulator, GradientSquares, LayerSource, check_finite
 from temperance.inference.curvature.layers import EmbeddingLayer, Matrix, chunk
 from temperance.inference.curvature.sweep import BatchGradients
-from temperance.linalg.blocks import Block, take
+from temperance.linalg.blocks import Block
 from temperance.linalg.kronecker import KroneckerBlock, kronecker_block
+from temperance.linalg.places import take
 
 
 class KroneckerAccumulator(Accumulator):

@@ -10,7 +10,8 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.inference.curvature.products import gauss_newton_product
 from temperance.inference.curvature.sweep import Sweep
-from temperance.linalg.blocks import LowRankBlock, take
+from temperance.linalg.blocks import LowRankBlock
+from temperance.linalg.places import take
 
 
 def check_rank(rank: int, size: int) -> None:

@@ -10,7 +10,8 @@ from temperance.engine.engine import Engine
 from temperance.inference.curvature.accumulate import DiagonalAccumulator, sources_of, visitor
 from temperance.inference.curvature.capture import RuleBroken
 from temperance.inference.curvature.sweep import BatchGradients, Kind, Sweep
-from temperance.linalg.blocks import DiagonalBlock, put
+from temperance.linalg.blocks import DiagonalBlock
+from temperance.linalg.places import put
 
 
 class BatchCurvature:

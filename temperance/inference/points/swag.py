@@ -27,7 +27,8 @@ from temperance.inference.base import (
 from temperance.inference.batch_statistics import batch_statistics, with_statistics
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
-from temperance.linalg.covariance import Covariance, DiagonalCovariance, LowRankCovariance
+from temperance.linalg.covariance import DiagonalCovariance, LowRankCovariance
+from temperance.linalg.operator import Covariance
 from temperance.posteriors import Gaussian, Posterior
 
 _SMALLEST = 1e-30  # a weight that never moved still needs a variance

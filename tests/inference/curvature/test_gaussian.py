@@ -89,10 +89,10 @@ def test_operator_against_its_matrix(structure, temperature, kind):
     assert_same(operator.dense(), covariance)
     assert_same(operator.diagonal(), covariance.diagonal())
     assert_same(operator.log_det(), torch.logdet(covariance))
-    assert_same(operator.solve(v), v @ covariance)
-    assert_same(operator.solve(v[0, 0]), covariance @ v[0, 0])
+    assert_same(operator.product(v), v @ covariance)
+    assert_same(operator.product(v[0, 0]), covariance @ v[0, 0])
     assert_same(operator.inverse_quadratic(v), torch.einsum("abi,ij,abj->ab", v, precision, v) / temperature)
-    for block, factor in zip(operator.blocks, operator.factors(), strict=True):
+    for block, factor in zip(operator.blocks, operator.parts, strict=True):
         at = torch.cat([torch.arange(a, b) for a, b in block.places])
         inverse = torch.linalg.inv(precision[at.unsqueeze(1), at])
         half = factor.half(v[..., at])

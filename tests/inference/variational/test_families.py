@@ -19,8 +19,7 @@ from temperance.inference.variational.families import (
     Radial,
     TiedScale,
 )
-from temperance.linalg import DiagonalCovariance
-from temperance.linalg.covariance import BlockCovariance, KroneckerCovariance
+from temperance.linalg import BlockCovariance, DiagonalCovariance, KroneckerCovariance
 from temperance.posteriors.radial import RadialPosterior, radial_entropy
 from temperance.testing import assert_moments, critical_value
 

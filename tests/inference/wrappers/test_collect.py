@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import zlib
 
 import pytest
 import torch
 from torch import nn
 
 import temperance as tp
-from temperance.core.growing import Rows, rows_file
+from temperance.core.growing import rows_file
 from temperance.core.seeds import generator
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
@@ -140,21 +139,6 @@ def test_damaged_draws_are_noticed(tmp_path):
     file.unlink()
     with pytest.raises(tp.errors.CorruptRunError, match="missing"):
         tp.load(tmp_path / "run", linear_gaussian().target.network)
-
-
-def test_what_someone_still_reads_is_not_cut_off(tmp_path):
-    """Rows beyond the last checkpoint are dropped from the run, not from under a tensor that maps them."""
-    rows = Rows()
-    rows.keep_in(tmp_path)
-    for k in range(5):
-        rows.append(torch.full((3000,), float(k)))
-    seen = rows.tensor()
-    again = Rows(rows.name, 2, rows.checksum, rows.width, rows.dtype)
-    again.checksum = zlib.crc32(rows.tensor()[:2].numpy().tobytes())
-    again.keep_in(tmp_path)
-    again.append(torch.full((3000,), 9.0))
-    assert again.tensor()[:, 0].tolist() == [0.0, 1.0, 9.0]
-    assert seen[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_draws_can_be_saved_after_their_folder_is_gone_or_they_were_changed(tmp_path):

@@ -7,6 +7,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, TemperanceWarning
 from temperance.testing import assert_moments, linear_gaussian
+from tests.small import real
 
 DATA = (torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 4)
 
@@ -138,3 +139,16 @@ def test_anchored_needs_what_it_needs():
             tp.Ensemble(tp.MAP(), size)
     with pytest.raises(ArgumentError, match="`base` must be a method"):
         tp.Ensemble(tp.nn.MLP(3, [8], 4), 2)
+
+
+def test_stacked_and_single_members_stop_alike():
+    torch.manual_seed(0)
+    net = tp.nn.MLP(3, [16], 1).double()
+    x, y = torch.randn(40, 3).double(), torch.randn(40, 1).double()
+    held = (torch.randn(40, 3).double(), torch.randn(40, 1).double())
+    runs = []
+    for batched in (True, False):
+        method = tp.Ensemble(tp.MAP(lr=0.02, patience=1), 4, batched=batched)
+        runs.append(tp.fit(real(net), method, (x, y), epochs=40, batch_size=10, held_out=held, seed=1))
+    for a, b in zip(*(run.posterior.components for run in runs), strict=True):
+        assert torch.allclose(a.theta, b.theta, atol=1e-7)

@@ -14,14 +14,14 @@ from temperance.core.errors import ArgumentError
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.variational.families.base import BoundFamily, Buffers, Family, too_large
 from temperance.inference.variational.families.factorised import matrix_shape
+from temperance.linalg.assembled import BlockCovariance
 from temperance.linalg.covariance import (
-    BlockCovariance,
     CholeskyCovariance,
-    Covariance,
     DiagonalCovariance,
     KroneckerCovariance,
     LowRankCovariance,
 )
+from temperance.linalg.operator import Covariance
 from temperance.model.theta import Entry, Layout
 from temperance.posteriors import Gaussian, Posterior
 
@@ -165,12 +165,8 @@ class BoundLowRank(BoundFamily):
         return 0.5 * self._covariance(phi).log_det() + self.size * _HALF_LOG_2PIE
 
     def score(self, phi: Tensor, noise: Tensor) -> Tensor:
-        """−Σ⁻¹ (θ − μ), by Woodbury's identity."""
-        covariance = self._covariance(phi)
-        delta = self.draw(phi, noise) - self.mean(phi)
-        scaled = delta / covariance.variance
-        inner = torch.linalg.solve(covariance.capacitance(), (scaled @ covariance.factor).T).T
-        return -(scaled - (inner @ covariance.factor.T) / covariance.variance)
+        """−Σ⁻¹ (θ − μ)."""
+        return -self._covariance(phi).solve(self.draw(phi, noise) - self.mean(phi))
 
     def posterior(self, phi: Tensor, buffers: Buffers) -> Posterior:
         """A :class:`Gaussian` with a low-rank covariance."""

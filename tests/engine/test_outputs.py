@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import temperance as tp
+from temperance.engine import outputs as evaluate
 from temperance.engine.engine import Engine
 from temperance.engine.outputs import chain_outputs, outputs
-from temperance.model.likelihoods.categorical import probabilities
 from temperance.model.theta import Layout
 
 
@@ -101,21 +101,45 @@ def test_dropout_that_is_on_is_not_skipped() -> None:
     )
 
 
-@pytest.mark.parametrize("classes", [2, 3, 8, 9])
-def test_probabilities_are_the_softmax(classes: int) -> None:
-    f = 50 * torch.randn(4, 7, classes, dtype=torch.float64)
-    torch.testing.assert_close(probabilities(f), f.softmax(-1), rtol=1e-12, atol=1e-300)
-    torch.testing.assert_close(probabilities(f[0]), f[0].softmax(-1), rtol=1e-12, atol=1e-300)
-    f.requires_grad_()
-    assert torch.autograd.gradcheck(lambda v: probabilities(v / 50), f)
+class Untraceable(nn.Module):
+    """Cannot be batched: it looks at the value of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.layer(x)
+        return out * 2 if float(out.sum()) > 0 else out
 
 
-def test_members_that_agree_have_no_epistemic_variance_and_others_theirs() -> None:
-    made = tp.predict.from_outputs(torch.tensor([0.3, 0.1]).expand(7, 5, 2).clone(), tp.Categorical())
-    assert bool((made.epistemic_variance() == 0).all())
-    f = 1e3 + torch.randn(9, 5, 1, dtype=torch.float64)
-    weights = torch.rand(9, dtype=torch.float64)
-    spread = tp.predict.from_outputs(f, tp.Normal(scale=1.0), weights=weights).epistemic_variance()
-    share = weights / weights.sum()
-    centre = torch.tensordot(share, f, dims=1)
-    torch.testing.assert_close(spread, torch.tensordot(share, (f - centre).square(), dims=1), rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batched_and_looped_evaluation_agree(dtype):
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.ReLU(),
+        nn.GroupNorm(1, 3),
+        nn.Flatten(),
+        nn.LayerNorm(48),
+        nn.Linear(48, 2),
+    ).to(dtype)
+    layout = Layout.of(network)
+    assert layout.dtype == dtype
+    theta = torch.randn(4, layout.size, dtype=dtype) * 0.3
+    x = torch.randn(5, 1, 4, 4, dtype=dtype)
+    one = evaluate.outputs(network, layout, theta, x, batched=True)
+    assert evaluate.can_batch(network)
+    two = evaluate.outputs(network, layout, theta, x, batched=False)
+    assert torch.allclose(one, two, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_a_network_that_cannot_be_batched_falls_back_to_a_loop():
+    network = Untraceable()
+    layout = Layout.of(network)
+    theta = torch.randn(3, layout.size)
+    x = torch.randn(4, 3)
+    made = evaluate.outputs(network, layout, theta, x, batched=True)
+    assert not evaluate.can_batch(network)
+    for row, out in zip(theta, made, strict=True):
+        network.layer.weight.data, network.layer.bias.data = layout.unflatten(row).values()
+        assert torch.allclose(network(x), out)

@@ -1,163 +1,18 @@
-"""What is saved stays saved, and what is damaged is found out."""
+"""What is damaged, or was never a manifest, is found out."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
 import re
-import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import temperance as tp
-from temperance.core import files, sealed
-from temperance.core.encoding import Value, decode, encode, type_name
-from temperance.core.errors import CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import CorruptRunError, StoreError
 from temperance.run import store
-
-X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
-
-
-def network() -> nn.Module:
-    return tp.nn.MLP(3, [4], 2)
-
-
-def target_of(net: nn.Module | None = None) -> tp.Target:
-    return tp.Target(net or network(), tp.Categorical(), tp.GaussianPrior(torch.linspace(0.5, 2.0, 26)))
-
-
-def fitted_run(lr: float = 0.01, epochs: int = 2) -> tp.Fitted:
-    return tp.fit(target_of(), tp.MAP(lr=lr), (X, Y), epochs=epochs)
-
-
-@contextlib.contextmanager
-def resealed(path: Path):
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest["sha256"]
-    yield manifest
-    (path / "manifest.json").write_bytes(sealed.render(manifest))
-
-
-def same(path: Path, fitted: tp.Fitted) -> bool:
-    return torch.equal(tp.load(path, network()).predict(X).probs, fitted.predict(X).probs)
-
-
-# ---------------------------------------------------------------------- one writer
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    place = tmp_path / "a.txt"
-    files.write_text(place, "old\n")
-    with contextlib.suppress(RuntimeError), files.replacing(place) as draft:
-        draft.write_text("ne")
-        raise RuntimeError("in the middle")
-    assert [f.name for f in tmp_path.iterdir()] == ["a.txt"]
-    assert place.read_bytes() == b"old\n"
-    with files.replacing(place) as draft:
-        draft.write_text("new")
-    assert place.read_text() == "new"
-
-
-def test_only_one_place_replaces_files():
-    house = Path(tp.__file__).parent
-    found = [path for path in house.rglob("*.py") if re.search(r"os\.(replace|rename)\(", path.read_text())]
-    assert found == [house / "core" / "files.py"]
-
-
-# ---------------------------------------------------------------------- after the manifest is in its place
-
-
-def _raise_in_folder_sync(monkeypatch, error: BaseException) -> None:
-    real_open = os.open
-
-    def refuses(path, flags, *rest, **options):
-        if Path(path).is_dir():
-            raise error
-        return real_open(path, flags, *rest, **options)
-
-    monkeypatch.setattr(files.os, "open", refuses)
-
-
-def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
-    fitted_run().save(tmp_path / "run")
-    second = fitted_run(0.5)
-    _raise_in_folder_sync(monkeypatch, OSError(errno.EINVAL, "Invalid argument"))
-    second.save(tmp_path / "run")
-    monkeypatch.undo()
-    assert same(tmp_path / "run", second)
-
-
-def test_an_interrupt_after_the_manifest_was_replaced_loses_nothing(tmp_path, monkeypatch):
-    fitted_run().save(tmp_path / "run")
-    second = fitted_run(0.5)
-    _raise_in_folder_sync(monkeypatch, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        second.save(tmp_path / "run")
-    monkeypatch.undo()
-    assert same(tmp_path / "run", second)
-
-
-def test_an_interrupt_before_the_manifest_is_replaced_keeps_the_old_run(tmp_path, monkeypatch):
-    first = fitted_run()
-    first.save(tmp_path / "run")
-    before = sorted(f.name for f in (tmp_path / "run").iterdir())
-
-    def interrupted(source, path):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(files.os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fitted_run(0.5).save(tmp_path / "run")
-    monkeypatch.undo()
-    assert sorted(f.name for f in (tmp_path / "run").iterdir()) == before
-    assert same(tmp_path / "run", first)
-
-
-def test_what_a_killed_save_left_is_removed_by_the_next_and_files_of_others_are_not(tmp_path):
-    path = tmp_path / "run"
-    fitted_run().save(path)
-    left = ["posterior-0123456789ab.run.safetensors", "draws-0123456789ab.run.rows", ".manifest.json-0123456789ab"]
-    mine = ["posterior-mine.safetensors", ".manifest.json-backup", "notes.md"]
-    for name in (*left, *mine):
-        (path / name).write_text("x")
-    fitted_run(0.5).save(path)
-    there = {f.name for f in path.iterdir()}
-    assert there.isdisjoint(left)
-    assert there.issuperset(mine)
-
-
-@pytest.mark.parametrize("which", [1, 2], ids=["first", "final"])
-def test_ctrl_c_during_the_first_or_the_final_save_leaves_a_whole_run(tmp_path, monkeypatch, which):
-    real, count = sealed.render, 0
-
-    def interrupted(content):
-        nonlocal count
-        count += 1
-        if count == which:
-            os.kill(os.getpid(), signal.SIGINT)
-        return real(content)
-
-    monkeypatch.setattr(store.sealed, "render", interrupted)
-    net, options = network(), {"epochs": 1, "batch_size": 5, "checkpoint": tmp_path / "run"}
-    if which == 1:
-        with pytest.raises(KeyboardInterrupt):
-            tp.fit(target_of(net), tp.MAP(), (X, Y), **options)
-        assert tp.load(tmp_path / "run", net).info.status.code == "unfinished"
-    else:
-        fitted = tp.fit(target_of(net), tp.MAP(), (X, Y), **options)
-        assert fitted.info.status.code == "ok"
-        assert tp.load(tmp_path / "run", net).info.steps == 4
-    whole = tp.fit(target_of(net), tp.MAP(), (X, Y), **{**options, "checkpoint": None})
-    monkeypatch.undo()
-    again = tp.fit(target_of(net), tp.MAP(), (X, Y), **options)
-    assert torch.equal(again.posterior.theta, whole.posterior.theta)
-
+from tests.run.saved import X, Y, fitted_run, network, resealed, target_of
 
 # ---------------------------------------------------------------------- one bit
 
@@ -379,39 +234,3 @@ def test_a_checkpoint_cannot_point_outside_its_folder(tmp_path):
 
 
 # ---------------------------------------------------------------------- names
-
-
-def test_names_of_ours_have_their_room():
-    found = {type_name(kind) for kind in (tp.posteriors.Gaussian, tp.MAP, tp.GaussianPrior, tp.Normal)}
-    assert found == {"posteriors.Gaussian", "inference.MAP", "priors.GaussianPrior", "likelihoods.Normal"}
-
-
-def test_two_classes_of_ours_cannot_share_a_name():
-    with pytest.raises(TypeError, match=r"'posteriors\.Point' must be that of one class"):
-        type("Point", (Value,), {"__module__": "temperance.posteriors.elsewhere", "__qualname__": "Point"})
-    assert isinstance(decode(encode(tp.posteriors.Point(torch.zeros(2)), found := {}), found), tp.posteriors.Point)
-    type("Point", (Value,), {"__module__": "temperance.decide.elsewhere", "__qualname__": "Point"})  # another room
-
-
-@dataclass(frozen=True, eq=False)
-class Pair(Value):
-    """Of a user's."""
-
-    function: object = None
-
-
-def test_settings_can_be_functions_of_ours_and_classes_of_torch_and_nothing_else():
-    for value in (tp.cosine, tp.flat, tp.biases, torch.optim.SGD, torch.optim.lr_scheduler.StepLR, nn.Linear, Pair):
-        assert decode(encode(Pair(value), {}), {}).function is value
-    for value in (store.remove_run, network, nn.functional.relu, Path):
-        with pytest.raises(MismatchError, match="give the object itself"):
-            decode(encode(Pair(value), {}), {})
-
-
-def test_lists_of_numbers_come_back_as_they_were():
-    for value in ([0.1] * 100, [2**62] * 100, [2**70] * 100, [1.0, 2] * 50, [True] * 100, [float("nan")] * 65, [1.0]):
-        tensors: dict = {}
-        made = decode(encode(value, tensors), tensors)
-        assert [type(v) for v in made] == [type(v) for v in value]
-        assert repr(made) == repr(value)
-    assert tensors == {}

@@ -1,0 +1,68 @@
+"""What a run leaves: saved, loaded, evaluated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import temperance as tp
+from temperance.core.errors import StoreError
+from tests.small import X, Y, real
+
+
+def test_saving_never_deletes_files_of_others(tmp_path):
+    fitted = tp.fit(real(), tp.MAP(), (X, Y), epochs=1)
+    for name, content in (("model.safetensors", "precious"), ("manifest.json", '{"name": "web app"}')):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text(content)
+        with pytest.raises(StoreError, match="holds other files"):
+            fitted.save(folder)
+        assert (folder / name).read_text() == content
+    run = tmp_path / "run"
+    fitted.save(run)
+    (run / "weights.safetensors").write_text("mine")
+    fitted.save(run)
+    assert (run / "weights.safetensors").read_text() == "mine"
+
+
+def test_frozen_batch_norm_can_be_saved(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    fitted = tp.fit(real(net, freeze_batch_norm=True), tp.MAP(), (X, Y), epochs=1)
+    fitted.save(tmp_path / "run")
+    assert torch.equal(tp.load(tmp_path / "run", net).predict(X).mean(), fitted.predict(X).mean())
+
+
+class Counter(nn.Module):
+    """Counts its training passes in a buffer that changes its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.count += 1
+        return self.layer(x) + 0.01 * self.count
+
+
+def test_buffers_of_the_users_own_are_kept_with_the_weights(tmp_path):
+    target = real(Counter())
+    first = tp.fit(target, tp.MAP(lr=0.1), (X, Y), epochs=3, batch_size=5)
+    before = first.predict(X).mean()
+    second = tp.fit(target, tp.MAP(lr=0.1), (X, Y), epochs=3, batch_size=5)
+    assert torch.equal(first.posterior.theta, second.posterior.theta)
+    assert float(first.posterior.buffers["count"]) == 12
+    assert torch.equal(first.predict(X).mean(), before)
+    first.save(tmp_path / "run")
+    assert torch.equal(tp.load(tmp_path / "run", Counter()).predict(X).mean(), before)
+
+
+def test_evaluate_of_unusual_targets():
+    heavy = tp.Target(nn.Linear(3, 1), tp.StudentT(2.0, 1.0), tp.GaussianPrior(1.0))
+    assert tp.fit(heavy, tp.MAP(), (X, Y), epochs=1).evaluate((X, Y))["crps"] > 0
+    classes = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
+    data = (X, torch.arange(20).unsqueeze(1) % 2)
+    assert "accuracy" in tp.fit(classes, tp.MAP(), data, epochs=1).evaluate(data)
