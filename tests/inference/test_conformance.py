@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 
 import pytest
 import torch
@@ -168,22 +168,23 @@ def test_every_exported_method_has_a_row():
 
 @dataclass(frozen=True, eq=False)
 class _HalfTheNoise(tp.Anchored):
-    def _anchor(self, target, rng):
-        return super()._anchor(target, rng) * 0.5
+    def _anchor(self, engine, rng):
+        return super()._anchor(engine, rng) * 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class _Transposed(tp.MAP):
     """Right mean, right variances, but the covariance's off-diagonal blocks are those of the transposed matrix."""
 
-    exact = tp.Exactness.POSTERIOR
+    def facts(self):
+        return replace(super().facts(), gives=Gaussian, exact=tp.Exactness.POSTERIOR)
 
-    def posterior(self, target, state, data):
+    def posteriors(self, engine, state, data):
         problem = linear_gaussian()
         order = torch.arange(len(problem.mean))
         order[4:10] = order[4:10].view(2, 3).T.reshape(-1)
-        wrong = problem.covariance[order][:, order] * target.temperature
-        return Gaussian(problem.mean, tp.linalg.DenseCovariance(wrong))
+        wrong = problem.covariance[order][:, order] * engine.temperature
+        return (Gaussian(problem.mean, tp.linalg.DenseCovariance(wrong)),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,25 +208,25 @@ class _Forgetful(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class _Silent(tp.MAP):
-    def _judge(self, state, loss, moving):
+    def judge(self, state, loss, moving):
         return tp.status.OK
 
-    def posterior(self, target, state, data):
-        return Point(state.theta.nan_to_num(0.0).clone())
+    def posteriors(self, engine, state, data):
+        return tuple(Point(row.nan_to_num(0.0).clone()) for row in state.theta)
 
 
 @dataclass(frozen=True, eq=False)
 class _Dear(tp.MAP):
     def step(self, engine, state, batch):
-        engine.gradient(state.theta, batch, state.grad, state.buffers)
+        engine.gradients(state.theta, batch, state.grad, state.buffers)
         state.hoard = getattr(state, "hoard", state.theta.clone())
         return super().step(engine, state, batch)
 
 
 @dataclass(frozen=True, eq=False)
 class _Greedy(tp.MAP):
-    def init(self, engine, theta, rng):
-        state = super().init(engine, tp.Starts.of(theta), [rng])
+    def init(self, engine, starts, rngs):
+        state = super().init(engine, starts, rngs)
         return MAPState(**{**vars(state), "best_buffers": {"hoard": state.theta.expand(5, -1).clone()}})
 
 

@@ -181,8 +181,8 @@ def test_a_deep_copy_of_a_target_trains():
     state = method.init(engine, tp.Starts(), [torch.Generator()])
     batch = next(iter(data.full_pass()))
     method.step(engine, state, batch)
-    other, theirs = copy.deepcopy((target, state.theta))
+    other, theirs = copy.deepcopy((target, state.theta[0]))
     grad = torch.zeros_like(theirs)
-    first = other.gradient(theirs, batch, grad)
+    first = Engine(other).gradient(theirs, batch, grad)
     theirs -= 0.1 * grad
-    assert other.gradient(theirs, batch, grad) < first
+    assert Engine(other).gradient(theirs, batch, grad) < first

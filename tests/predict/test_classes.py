@@ -27,4 +27,4 @@ def test_confident_yes_or_no_ensembles_have_finite_entropy():
         pass
 
     ours, draws = members(Mine(), [[0.0]])
-    assert float(predict(ours, draws, ONE).entropy()) == pytest.approx(math.log(2))
+    assert float(predict(Engine(ours), draws, ONE).entropy()) == pytest.approx(math.log(2))

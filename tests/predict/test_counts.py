@@ -26,5 +26,5 @@ def test_counts_of_extreme_rates():
     assert (pred.sample(5) > 0).all()
     assert torch.isfinite(pred.mutual_information()).all()
     exact, large = (members(tp.Poisson(), [[a], [b]]) for a, b in ((6.1, 6.15), (6.25, 6.3)))
-    one, two = (float(predict(*m, ONE).mutual_information()) for m in (exact, large))
+    one, two = (float(predict(Engine(t), draws, ONE).mutual_information()) for t, draws in (exact, large))
     assert 0 < one < two < math.log(2)  # the two ways of computing it meet

@@ -51,4 +51,4 @@ def test_weights_are_exact_enough_for_extreme_scales():
     assert float(pred.mean()) == pytest.approx(1e6, abs=1e-8)
     assert float(pred.std()) == pytest.approx(1e-6, rel=1e-3)
     cauchy, draws = members(tp.StudentT(1.0, 1.0), [[0.0]] * 25)
-    assert float(predict(cauchy, draws, ONE).quantile(1 - 1e-9)) == pytest.approx(1e9 / math.pi, rel=1e-3)
+    assert float(predict(Engine(cauchy), draws, ONE).quantile(1 - 1e-9)) == pytest.approx(1e9 / math.pi, rel=1e-3)

@@ -67,7 +67,7 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
 
     >>> import temperance as tp
     >>> Tempered(tp.HMC(step_size=0.1, length=5), temperatures=tp.ladder(8.0, 4)).facts().cost.gradients_per_step
-    20.0
+    20
     """
 
     card: ClassVar[Card] = Card(

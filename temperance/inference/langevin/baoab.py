@@ -35,7 +35,7 @@ class BAOAB(LangevinSampler):
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
 
     >>> import temperance as tp
-    >>> tp.BAOAB(lr=1e-3, momentum=0.9).cost()
+    >>> tp.BAOAB(lr=1e-3, momentum=0.9).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
 

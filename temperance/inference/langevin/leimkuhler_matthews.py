@@ -29,7 +29,7 @@ class LeimkuhlerMatthews(LangevinSampler):
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
 
     >>> import temperance as tp
-    >>> tp.LeimkuhlerMatthews(lr=1e-3).cost()
+    >>> tp.LeimkuhlerMatthews(lr=1e-3).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
 

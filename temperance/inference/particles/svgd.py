@@ -48,7 +48,7 @@ class SVGD(Particles):
 
     >>> import temperance as tp
     >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
-    >>> target = tp.Target(torch.nn.LinearKernel(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
     >>> fitted = tp.fit(target, SVGD(8, lr=0.05), (x, 2 * x + 1), steps=300)
     >>> fitted.posterior.theta.shape, fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     (torch.Size([8, 2]), tensor([[2.]]))

@@ -271,7 +271,7 @@ def test_on_equals_a_target_with_that_subset():
 def test_what_on_refuses():
     with pytest.raises(ArgumentError, match="`subset` must name parameters"):
         tp.On(3, tp.MAP())
-    with pytest.raises(ArgumentError, match="`method`"):
+    with pytest.raises(ArgumentError, match="`base` must be a method"):
         tp.On("0", "MAP")
     with pytest.raises(ArgumentError, match="single weights are for Laplace"):
         tp.On(tp.LargestMagnitude(3), tp.SGHMC(lr=1e-3))
@@ -426,7 +426,7 @@ def test_bad_input():
         tp.Laplace(curvature="kron")
     with pytest.raises(ArgumentError, match="`base`"):
         tp.Laplace("MAP")
-    with pytest.raises(ArgumentError, match="must find a point"):
+    with pytest.raises(ArgumentError, match="is put around a point"):
         tp.Laplace(tp.Ensemble(tp.MAP(), 2))
     with pytest.raises(ArgumentError, match="`on` must name"):
         tp.Laplace(on=3)

@@ -103,7 +103,7 @@ def test_start_brings_its_statistics_and_must_share_what_is_frozen():
     trained = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
     trained[1].running_mean.fill_(0.7)
     for freeze in (True, False):
-        target = real(net, freeze_batch_norm=freeze)
+        target = real(net, freeze_batch_norm=freeze).adopting(trained)
         engine = Engine(target)
         state = tp.MAP().init(engine, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
         posterior = tp.MAP().posteriors(engine, state, None)[0]
