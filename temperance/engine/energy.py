@@ -104,7 +104,7 @@ class Energies:
         leaves = {name: v.detach().requires_grad_() for name, v in self.workspace.layout.unflatten(theta).items()}
         with torch.enable_grad():
             energy = self._total(leaves)
-            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()))
+            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()), materialize_grads=True)
         torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=grad)
         return energy.detach()
 

@@ -26,6 +26,7 @@ from temperance.data.data import Data
 from temperance.data.sources import Inputs, first_tensor, map_tensors, named_tensors
 from temperance.engine.outputs import call
 from temperance.engine.workspace import BATCH_NORMS, fresh_values, moving_buffers, working_copy
+from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior, GaussianDensity, Prior
 from temperance.model.priors.base import RestrictedPrior
@@ -90,18 +91,25 @@ class Target:
                 f"the network must be initialised: call it once on some inputs; {lazy} have no shape yet."
             )
         names = [name for name, _ in selected(self.network, self.subset)]
-        extras = [(p.name, p.shape) for p in self.likelihood.learned_parameters()]
         self._set(
             network=working_copy(self.network, names).eval(),
             temperature=float(self.temperature),
             likelihood_temperature=float(self.likelihood_temperature),
         )
         self._set(
-            layout=Layout.of(self.network, names, extras),
+            layout=self._layout(names, self.prior),
             moving=moving_buffers(self.network, self.freeze_batch_norm),
             learned_start={},
         )
         self.bound_prior  # a prior that does not fit the network is refused here  # noqa: B018
+
+    def _layout(self, names: Sequence[str], prior: Prior) -> Layout:
+        """The network's parameters ``names``, then what the prior learns about them, then what the likelihood does."""
+        layout = Layout.of(self.network, names)
+        learned = prior.learned_parameters(layout.network_entries)
+        extras = [(p.name, p.shape, "prior") for p in learned]
+        extras += [(p.name, p.shape, "likelihood") for p in self.likelihood.learned_parameters()]
+        return Layout.of(self.network, names, extras) if extras else layout
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -125,7 +133,7 @@ class Target:
 
     @cached_property
     def bound_prior(self) -> BoundPrior:
-        """The density over θ, what the likelihood learns included."""
+        """The density over θ, what prior and likelihood learn included."""
         bound = self.prior.bind(self.layout, self.device)
         if bound.size == self.layout.size:  # an earlier posterior, say, which speaks for what is learned too
             return bound
@@ -160,8 +168,8 @@ class Target:
         return found
 
     def places(self, names: Collection[str]) -> Tensor:
-        """Places in θ of the parameters that ``names`` names, and of what the likelihood learns."""
-        entries = [e for e in self.layout.entries if e.name in names or e.role == "likelihood"]
+        """Places in θ of the parameters that ``names`` names, and of what prior and likelihood learn."""
+        entries = [e for e in self.layout.entries if e.name in names or e.role != "network"]
         return torch.cat([torch.arange(e.start, e.stop) for e in entries])
 
     def batch_norm_names(self) -> list[str]:
@@ -179,6 +187,16 @@ class Target:
                 f"{len(names) - 1} more) mixes the examples of a batch, so its posterior is not defined. Use "
                 "temperance.nn.FilterResponseNorm or nn.GroupNorm instead, or pass freeze_batch_norm=True to Target to "
                 "keep the stored statistics fixed."
+            )
+
+    def refuse_learned_scales(self, method: str, why: str = "") -> None:
+        """Raise :class:`ArgumentError` if the prior learns its scales: for methods that look for a mode, or for another
+        reason ``why``."""
+        if self.layout.entries_of("prior"):
+            mode = "it looks for the mode of weights and scales together, which lies where the learned scales vanish"
+            raise ArgumentError(
+                f"`prior` must have given scales for {method}: {why or mode}; got {self.prior!r}. Draw from the "
+                "posterior (NUTS, HMC, SGHMC ...) or fit it (Variational), or give a scale in place of Learned()."
             )
 
     def frozen_fingerprint(self) -> str:
@@ -207,7 +225,9 @@ class Target:
         """Under another prior; the network is shared."""
         if not isinstance(prior, Prior):
             raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {prior!r}.")
-        made: Target = self._with(prior=prior)
+        names = [e.name for e in self.layout.network_entries]
+        layout = self._layout(names, prior)
+        made: Target = self._with(prior=prior, layout=self.layout if layout == self.layout else layout)
         made.bound_prior  # noqa: B018
         return made
 
@@ -264,7 +284,7 @@ class Target:
         return self.starting(self.likelihood.begin(targets))
 
     def starting(self, learned: Mapping[str, Tensor]) -> Target:
-        """Starting there in what the likelihood learns."""
+        """Starting there in what prior and likelihood learn."""
         return self._with(learned_start={name: value.detach().clone() for name, value in learned.items()})
 
     def restrict(self, names: Collection[str], theta: Tensor) -> Target:
@@ -277,13 +297,14 @@ class Target:
         made = Target(
             network,
             self.likelihood,
-            RestrictedPrior.of(self.bound_prior, self.layout, known),
+            RestrictedPrior.of(self.bound_prior, self.layout, known, self._learned_by_prior()),
             self.temperature,
             likelihood_temperature=self.likelihood_temperature,
             subset=known,
             freeze_batch_norm=self.freeze_batch_norm,
         )
-        started = made.starting({e.name: theta[e.start : e.stop] for e in self.layout.entries_of("likelihood")})
+        learned = [e for e in self.layout.entries if e.role != "network"]
+        started = made.starting({e.name: theta[e.start : e.stop] for e in learned})
         return started._with(moving=self.running_buffers())
 
     # ------------------------------------------------------------------ where θ starts
@@ -323,11 +344,14 @@ class Target:
         return theta
 
     def _with_extras(self, theta: Tensor) -> Tensor:
-        for parameter in self.likelihood.learned_parameters():
+        for parameter in (*self._learned_by_prior(), *self.likelihood.learned_parameters()):
             entry = self.layout[parameter.name]
             start = self.learned_start.get(parameter.name)
             theta[entry.start : entry.stop] = parameter.initial if start is None else start.flatten().to(theta)
         return theta
+
+    def _learned_by_prior(self) -> tuple[LearnedParameter, ...]:
+        return self.prior.learned_parameters(self.layout.network_entries)
 
     def sample_prior(self, n: int, rng: torch.Generator) -> Tensor:
         """n draws of θ from the prior."""

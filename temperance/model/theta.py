@@ -104,9 +104,10 @@ class Layout:
 
     @classmethod
     def of(
-        cls, network: nn.Module, subset: Subset = None, extras: Sequence[tuple[str, tuple[int, ...]]] = ()
+        cls, network: nn.Module, subset: Subset = None, extras: Sequence[tuple[str, tuple[int, ...], str]] = ()
     ) -> Layout:
-        """The layout of ``network``'s trainable parameters, or of ``subset``, followed by the named ``extras``."""
+        """The layout of ``network``'s trainable parameters, or of ``subset``, followed by ``extras``: names, shapes and
+        roles (what the prior learns, what the likelihood learns)."""
         owners = _fan_ins(network)
         entries: list[Entry] = []
         dtypes: dict[torch.dtype, str] = {}
@@ -122,8 +123,8 @@ class Layout:
                 f"the parameters of θ must share one dtype, for they live in one vector; got {dtypes}. "
                 "Convert the network with .float() or .double(), or select a subset."
             )
-        for name, shape in extras:
-            entries.append(Entry(name, tuple(shape), place, 0, "likelihood"))
+        for name, shape, role in extras:
+            entries.append(Entry(name, tuple(shape), place, 0, role))
             place += math.prod(shape)
         return cls(entries, next(iter(dtypes), torch.float32))
 

@@ -149,6 +149,7 @@ class SubspaceNetwork(nn.Module):
 def subspace_target(target: Target, centre: Tensor, basis: Tensor) -> Target:
     """The problem over z (and what the likelihood learns, which starts as c has it), with the prior p(c + B z). c and B
     are looked at, not copied."""
+    target.refuse_learned_scales("a subspace", "its coordinates mix weights of different scales")
     layout, size = target.layout, target.layout.network_size
     made = Target(
         SubspaceNetwork(target.network, layout, centre[:size], basis),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import RealLikelihood
-from temperance.model.likelihoods.base import Learned
+from temperance.model.likelihoods.base import LearnedValues
 from temperance.predict.quantities import ValuePredictive
 from temperance.predict.source import OutputBlock, Outputs
 
@@ -39,7 +39,7 @@ class Rescaled(RealLikelihood):
         """The first half of the outputs."""
         return outputs[..., : outputs.shape[-1] // 2]
 
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
         return outputs[..., outputs.shape[-1] // 2 :].exp()
 
@@ -71,11 +71,11 @@ class Rescaled(RealLikelihood):
         """That of the family."""
         return self.family.standard_sample(like, rng)
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.model.likelihoods import AdditiveGaussianNoise, GaussianNoise, Likelihood
-from temperance.model.likelihoods.base import Learned
+from temperance.model.likelihoods.base import LearnedValues
 from temperance.predict.gaussian_sources import GaussianSource, MarginalSource, standard_points
 from temperance.predict.linearised import LINEARISED, LinearisedMixin
 from temperance.predict.reals import RealPredictive
@@ -34,15 +34,15 @@ class SpreadNoise(GaussianNoise):
         """That of the noise alone."""
         return self.noise.location(outputs)
 
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """√(σ² + v)."""
         return (self.noise.noise_scale(outputs, learned).square() + learned["epistemic"]).sqrt()
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive is not trained: use the target's likelihood")
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive is not trained: use the target's likelihood")
 

@@ -20,7 +20,7 @@ from temperance.inference import Collect, Ensemble, Warmup
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, SteppingKernel
 from temperance.inference.langevin.sampler import Sampler
 from temperance.judge import diagnose
-from temperance.model.likelihoods.base import Learned, Likelihood
+from temperance.model.likelihoods.base import LearnedValues, Likelihood
 from temperance.model.priors.base import BoundPrior, Density, Prior, span
 from temperance.model.target import Target
 from temperance.model.theta import Entry, Layout
@@ -242,28 +242,28 @@ class _Itself(Likelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return y
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return outputs[..., 0]
 
     def _none(self, *_: object) -> Tensor:
         raise ArgumentError("a log density has no predictions: look at `.theta`.")
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         return self._none()
 
 

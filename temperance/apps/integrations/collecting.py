@@ -26,7 +26,7 @@ from temperance.model.theta import Layout, Subset
 from temperance.posteriors import Draws, Posterior
 from temperance.run.fitted import Fitted, RunInfo
 
-Learned = Callable[[Any], Tensor | Mapping[str, Tensor]]
+LearnedSource = Callable[[Any], Tensor | Mapping[str, Tensor]]
 
 
 class Collector:
@@ -57,7 +57,7 @@ class Collector:
         temperature: float = 1.0,
         subset: Subset = None,
         freeze_batch_norm: bool = False,
-        learned: Learned | None = None,
+        learned: LearnedSource | None = None,
         num_data: int | None = None,
         node_draws: int = 30,
         **plan: Any,

@@ -38,6 +38,7 @@ class PriorCurvature:
 
 def prior_curvature(engine: Engine, theta: Tensor) -> PriorCurvature:
     """Look at the target's prior around θ."""
+    engine.target.refuse_learned_scales("a Laplace approximation")
     precision, score, log_density = torch.zeros_like(theta), torch.zeros_like(theta), torch.zeros_like(theta)
     mean: Tensor | None = torch.zeros_like(theta)
     for piece, density in engine.bound_prior.pieces:

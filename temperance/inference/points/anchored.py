@@ -83,6 +83,7 @@ class Anchored(Wrapper):
         return AnchoredState(self.base.init(engine, starts, rngs), anchor, [seed for _, seed in pairs])
 
     def _anchor(self, engine: Engine, rng: torch.Generator) -> Tensor:
+        engine.target.refuse_learned_scales("Anchored", "an anchor is a draw of a Gaussian prior")
         pieces = engine.bound_prior.pieces
         if not all(isinstance(density, GaussianDensity) for _, density in pieces):
             raise ArgumentError(f"`prior` must be Gaussian for Anchored; got {engine.target.prior!r}.")

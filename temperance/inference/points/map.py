@@ -131,6 +131,7 @@ class MAP(Inference[MAPState]):
 
     def begin(self, engine: Engine, theta: Tensor) -> MAPState:
         """The state that starts at the rows of θ."""
+        engine.target.refuse_learned_scales("MAP")
         grad = torch.zeros_like(theta)
         optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, engine.layout, theta, grad)
         scheduler = optimisers.build_scheduler(self.scheduler, self.scheduler_args, optimizer)

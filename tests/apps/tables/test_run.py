@@ -401,7 +401,7 @@ def test_bad_tables_are_refused(values: TableRun, tmp_path: Path) -> None:
         fit_table(frame, "price", task="guess", **quick)
     with pytest.raises(DataError, match="whole numbers"):
         fit_table(frame, "price", task="counts", **quick)
-    with pytest.raises(ArgumentError, match="one of map, ensemble"):
+    with pytest.raises(ArgumentError, match="one of map, swag"):
         fit_table(frame, "price", method="mapp")
     with pytest.raises(DataError, match="`size`"):
         values.predict(frame.drop(columns="size"))
