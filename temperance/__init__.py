@@ -32,7 +32,16 @@ if _TYPE_CHECKING:
         Poisson,
         StudentT,
     )
-    from temperance.model.priors import FanIn, GaussianPrior, LaplacePrior, MixturePrior, PerLayer, Prior, StudentTPrior
+    from temperance.model.priors import (
+        FanIn,
+        GaussianPrior,
+        LaplacePrior,
+        Learned,
+        MixturePrior,
+        PerLayer,
+        Prior,
+        StudentTPrior,
+    )
     from temperance.model.target import Target
     from temperance.model.theta import Layout, biases, last_layer
     from temperance.predict import scores
@@ -53,6 +62,7 @@ if _TYPE_CHECKING:
         "HeteroscedasticNormal",
         "LaplacePrior",
         "Layout",
+        "Learned",
         "Likelihood",
         "MixturePrior",
         "Normal",
@@ -92,7 +102,7 @@ if _TYPE_CHECKING:
     ]
 
 _LIKELIHOODS = ("Bernoulli", "Categorical", "HeteroscedasticNormal", "Likelihood", "Normal", "Poisson", "StudentT")
-_PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
+_PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
 _PUBLIC = {
     **dict.fromkeys(_LIKELIHOODS, "model.likelihoods"),
     **dict.fromkeys(_PRIORS, "model.priors"),

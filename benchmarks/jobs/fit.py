@@ -12,7 +12,8 @@ import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
 from temperance.core.seeds import generator
 from temperance.data import Data
-from temperance.run.fit import _Loop
+from temperance.engine.engine import Engine
+from temperance.run.loop import Loop
 
 LR = 1e-6  # so small that every round works on the same weights
 
@@ -22,11 +23,14 @@ def images(rows: int, *shape: int) -> Data:
     return Data(torch.randn(rows, *shape, generator=rng), torch.randint(0, 10, (rows,), generator=rng))
 
 
-def endless_fit(target: tp.Target, method: tp.Inference[Any], data: Data, batch_size: int, steps: int) -> Round:
+def endless_fit(
+    target: tp.Target, method: tp.Inference[Any], data: Data, batch_size: int, steps: int, compile: bool = False
+) -> Round:
     """A round of ``steps`` more steps of the loop inside ``fit``, begun once."""
     prepared = target.prepare(data)
     per_epoch = prepared.steps_per_epoch(batch_size)
-    loop = _Loop(target, method, prepared, None, batch_size, per_epoch, 0, 0, {}, None, 10**9)
+    engine = Engine(target.beginning(prepared), prepared, compile=compile)
+    loop = Loop(engine, method, prepared, None, batch_size, per_epoch, 0, 0, {}, None, 10**9)
     loop.prepare(None)
 
     def round_of_steps() -> None:
@@ -80,15 +84,13 @@ def ensemble_job(compiled: bool) -> Callable[[], dict[str, Round]]:
         torch.manual_seed(0)
         data = Data(torch.randn(1000, 8), torch.randn(1000, 1))
         target = tp.Target(tp.nn.MLP(8, [50], 1), tp.Normal(scale=1.0), tp.GaussianPrior(scale=1.0))
-        if compiled:
-            target.compile()
         networks: list[nn.Module] = [tp.nn.MLP(8, [50], 1) for _ in range(10)]
 
         def half_square(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return 0.5 * nn.functional.mse_loss(out, y)
 
         return {
-            "ours": endless_fit(target, tp.Ensemble(tp.MAP(lr=LR), 10, batched=True), data, 100, 20),
+            "ours": endless_fit(target, tp.Ensemble(tp.MAP(lr=LR), 10, batched=True), data, 100, 20, compiled),
             "floor": hand_written(networks, half_square, data, 100, 20),
         }
 

@@ -11,6 +11,7 @@ from benchmarks.harness import Goal, Job, Round, Script
 from benchmarks.peer_scripts import nuts_problem as problem
 from benchmarks.peer_scripts.nuts_temperance import start, target_and_data
 from temperance.core.seeds import generator
+from temperance.engine.engine import Engine
 
 DEPTH = 7
 LEAPFROGS = problem.CHAINS * (2**DEPTH - 1)
@@ -22,12 +23,13 @@ def transitions(kernel: tp.NUTS | tp.HMC, chains: int = problem.CHAINS, count: i
     target, data = target_and_data()
     batch = next(iter(data.full_pass(len(data))))
     rngs = [generator(0, "benchmark", k) for k in range(chains)]
-    state = kernel.init(target, tp.Starts.at(start(0)[:chains]), rngs)
+    engine = Engine(target)
+    state = kernel.init(engine, tp.Starts.at(start(0)[:chains]), rngs)
 
     def one_round() -> None:
         nonlocal state
         for _ in range(count):
-            state, info = kernel.step(target, state, batch)
+            state, info = kernel.step(engine, state, batch)
             assert info.status.ok, info.status
 
     one_round()

@@ -10,6 +10,7 @@ from typing import Any
 import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
 from benchmarks.peer_scripts.curvature_problems import BATCH, ROWS, epoch_over, inputs, problem
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.approximate import prior_curvature
 from temperance.inference.curvature.structures import Curvature, Problem
 from temperance.inference.curvature.subsets import chosen_names
@@ -27,13 +28,13 @@ def curvature_pass(network: str, curvature: Curvature, rows: int, on: Any = None
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(scale=1.0))
     data = target.prepare(tp.data.Data(x, y))
     theta = target.initial_theta()
-    tau = prior_curvature(target, theta).precision
+    tau = prior_curvature(Engine(target), theta).precision
     made: list[Any] = []
 
     def sweep() -> Problem:
-        names = chosen_names(target, on)
+        names = chosen_names(Engine(target), on)
         kind = curvature.sweep_kind
-        return Problem(Sweep(target, theta, {}, data, names=names, kind=kind, batch_size=BATCH), tau)
+        return Problem(Sweep(Engine(target), theta, {}, data, names=names, kind=kind, batch_size=BATCH), tau)
 
     def gather() -> None:
         with warnings.catch_warnings():

@@ -23,7 +23,7 @@ def rows_job(task: str, outputs: int) -> Callable[[], dict[str, Round]]:
         import tempfile
 
         target = recipes.table_target(task, COLUMNS, outputs)
-        theta = torch.stack([target.workspace.fresh_theta(seed) for seed in range(DRAWS)])
+        theta = torch.stack([target.fresh_theta(seed) for seed in range(DRAWS)])
         with tempfile.TemporaryDirectory() as folder:
             tp.Fitted(target, tp.posteriors.Draws(theta), tp.run.fitted.RunInfo()).save(f"{folder}/run")
             fitted = tp.load(f"{folder}/run", target.network)

@@ -17,6 +17,7 @@ from benchmarks.peer_scripts import bare_step
 from benchmarks.peer_scripts.networks import problem
 from temperance.core.seeds import generator
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 
 EXAMPLES = 50_000
@@ -29,12 +30,13 @@ def method_steps(method: tp.Inference[Any], network: str, steps: int) -> Round:
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(scale=1.0))
     target.prepare(tp.data.Data(x, y))
     batch = Batch(x, y, num_data=EXAMPLES)
-    state = method.init(target, tp.Starts(), [generator(0, "benchmark")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "benchmark")])
 
     def round_of_steps() -> None:
         nonlocal state
         for _ in range(steps):
-            state, info = method.step(target, state, batch)
+            state, info = method.step(engine, state, batch)
             assert info.status.ok, info.status
 
     return round_of_steps

@@ -13,6 +13,7 @@ from benchmarks.jobs.sampling import EXAMPLES, LR, method_steps
 from benchmarks.peer_scripts import bare_step
 from benchmarks.peer_scripts.networks import problem
 from temperance.core.seeds import generator
+from temperance.engine.engine import Engine
 
 
 def ivon_optimiser(network: str, steps: int) -> Round:
@@ -69,13 +70,14 @@ def swag_job() -> dict[str, Round]:
         torch.manual_seed(0)
         target = tp.Target(tp.nn.MLP(64, [512, 512], 10), tp.Categorical(), tp.GaussianPrior(scale=1.0))
         prepared = target.prepare(data)
-        state = method.init(target, tp.Starts(), [generator(0, "benchmark")])
+        engine = Engine(target, prepared)
+        state = method.init(engine, tp.Starts(), [generator(0, "benchmark")])
         batches = list(prepared.batches(128, seed=0))
 
         def one_epoch() -> None:
             nonlocal state
             for batch in batches:
-                state, info = method.step(target, state, replace(batch, step=1, progress=0.9))
+                state, info = method.step(engine, state, replace(batch, step=1, progress=0.9))
                 assert info.status.ok, info.status
 
         return one_epoch

@@ -16,6 +16,7 @@ from torch import nn
 import temperance as tp
 from benchmarks.peer_scripts import nuts_problem as problem
 from temperance.core.seeds import generator
+from temperance.engine.engine import Engine
 
 
 def target_and_data() -> tuple[tp.Target, tp.data.Data]:
@@ -38,16 +39,17 @@ def measure(warmup: int, draws: int, chains: int, seed: int) -> dict[str, Any]:
     batch = next(iter(data.full_pass(len(data))))
     method = tp.Warmup(tp.NUTS(max_depth=problem.MAX_DEPTH), warmup, accept=problem.TARGET_ACCEPTANCE)
     rngs = [generator(seed, "benchmark", k) for k in range(chains)]
-    state = method.init(target, tp.Starts.at(start(seed)[:chains]), rngs)
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts.at(start(seed)[:chains]), rngs)
     began = time.perf_counter()
     for step in range(warmup):
-        state, info = method.step(target, state, replace(batch, step=step))
+        state, info = method.step(engine, state, replace(batch, step=step))
         assert info.status.ok, info.status
     warmup_seconds = time.perf_counter() - began
     rows, told = [], []
     wall, cpu = time.perf_counter(), time.process_time()
     for step in range(warmup, warmup + draws):
-        state, info = method.step(target, state, replace(batch, step=step))
+        state, info = method.step(engine, state, replace(batch, step=step))
         rows.append(state.base.chain.theta.clone())
         told.append((state.base.leapfrogs.clone(), state.base.acceptance.clone(), state.base.divergent.clone()))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -6,11 +6,11 @@ Arguments are read first; what a command needs, PyTorch among it, is imported wh
 from __future__ import annotations
 
 import argparse
-import math
+import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import temperance as tp
 from temperance.apps.tables.commands import add_commands as add_table_commands
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=int, default=None, help="epochs on digits (default: 100)")
     demo.set_defaults(run=_demo)
     methods = commands.add_parser("methods", help="the methods, what they get exactly right and what they cost")
+    methods.add_argument("module", nargs="*", help="also list the methods that these modules of yours define")
     methods.set_defaults(run=_methods)
     data = commands.add_parser("data", help="the data sets")
     kinds = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -76,56 +77,26 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shown_methods() -> dict[str, tp.Inference[Any]]:
-    alone = (
-        tp.MAP, tp.Anchored, tp.SGLD, tp.SGHMC, tp.PSGLD, tp.SGNHT, tp.BAOAB, tp.LeimkuhlerMatthews, tp.GGMC
-    )  # fmt: skip
-    found: dict[str, tp.Inference[Any]] = {f"{kind.__name__}()": kind() for kind in alone}
-    found["Ensemble(MAP(), 5)"] = tp.Ensemble(tp.MAP(), 5)
-    for curvature in (tp.KFAC(), tp.EKFAC(), tp.Diagonal(), tp.BlockDiagonal(), tp.Lanczos(), tp.Dense()):
-        found[f"Laplace(MAP(), {type(curvature).__name__}())"] = tp.Laplace(tp.MAP(), curvature)
-    found["On(last_layer, Laplace(MAP()))"] = tp.On(tp.last_layer, tp.Laplace(tp.MAP()))
-    found["FunctionalLaplace(MAP())"] = tp.FunctionalLaplace(tp.MAP())
-    found["Ensemble(Laplace(MAP()), 5)"] = tp.Ensemble(tp.Laplace(tp.MAP()), 5)
-    for family in (tp.MeanField(), tp.TiedScale(), tp.Radial(), tp.LowRank(5), tp.MatrixNormal(), tp.FullRank()):
-        found[f"Variational({type(family).__name__}())"] = tp.Variational(family)
-    found["IVON()"], found["VOGN()"] = tp.IVON(), tp.VOGN()
-    found["SWAG()"], found["Ensemble(SWAG(), 5)"] = tp.SWAG(), tp.Ensemble(tp.SWAG(), 5)
-    found["MCDropout(MAP())"] = tp.MCDropout(tp.MAP())
-    found["Collect(SGHMC())"] = tp.Collect(tp.SGHMC())
-    found["Cyclical(SGHMC())"] = tp.Cyclical(tp.SGHMC())
-    found["Ensemble(Collect(SGHMC()), 4)"] = tp.Ensemble(tp.Collect(tp.SGHMC()), 4)
-    for kernel in (tp.HMC(), tp.NUTS(), tp.MCLMC()):
-        found[f"Warmup({type(kernel).__name__}())"] = tp.Warmup(kernel)
-    found["EllipticalSlice()"] = tp.EllipticalSlice()
-    found["Tempered(Warmup(NUTS()))"] = tp.Tempered(tp.Warmup(tp.NUTS()))
-    found["Ensemble(Warmup(NUTS()), 4)"] = tp.Ensemble(tp.Warmup(tp.NUTS()), 4)
-    found["SVGD()"], found["RepulsiveEnsemble()"] = tp.SVGD(), tp.RepulsiveEnsemble()
-    found["Subspace(Warmup(NUTS()), PCA())"] = tp.Subspace(tp.Warmup(tp.NUTS()), tp.PCA())
-    found["Curve(MAP())"] = tp.Curve(tp.MAP())
-    return found
-
-
 def _methods(options: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title="Methods")
-    table.add_column("method", no_wrap=True)
-    for heading in ("exact on a linear-Gaussian model", "gradients a step", "copies of θ", "reads"):
-        table.add_column(heading)
-    for name, method in _shown_methods().items():
-        facts = method.facts()
-        cost = facts.cost
-        table.add_row(
-            name,
-            facts.exact.value,
-            f"{cost.gradients_per_step:.4g}",
-            f"{cost.copies_of_theta:g}" if math.isfinite(cost.copies_of_theta) else "by layer size",
-            facts.reads,
-        )
-    Console().print(table)
+    from temperance.apps.methods import print_methods
+
+    print_methods(Console(), *[_module_named(name) for name in options.module])
     return 0
+
+
+def _module_named(name: str) -> ModuleType:
+    """A module of the user's own, from the folder where the command runs or from what is installed."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise tp.errors.ArgumentError(
+            f"`module` must be a Python module that can be imported from here, such as my_methods; got {name!r}: "
+            f"{error}."
+        ) from None
 
 
 def _data_list(options: argparse.Namespace) -> int:

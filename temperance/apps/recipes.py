@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -20,24 +20,10 @@ from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Classes, Counts, Outcome, Reals
 from temperance.core.registry import ByOutcome
 from temperance.core.seeds import check_seed
-from temperance.inference import (
-    MAP,
-    NUTS,
-    SGHMC,
-    SWAG,
-    Anchored,
-    Collect,
-    Ensemble,
-    Inference,
-    Laplace,
-    On,
-    RepulsiveEnsemble,
-    Variational,
-    Warmup,
-    curvature,
-)
+from temperance.inference import Inference, curvature
+from temperance.inference.card import Recipe
+from temperance.inference.listing import listing
 from temperance.inference.variational import families as variational
-from temperance.inference.variational.ivon import IVON
 from temperance.model import priors
 from temperance.model.likelihoods import Categorical, Likelihood, Normal, Poisson
 from temperance.model.priors import FanIn, GaussianPrior, Prior
@@ -45,41 +31,8 @@ from temperance.model.target import Target
 from temperance.model.theta import biases, last_layer
 from temperance.nn import MLP
 
-_SGD: Mapping[str, Any] = {"optimizer": torch.optim.SGD, "optimizer_args": {"momentum": 0.9}}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A method under a short name, with settings that suit small networks on tables."""
-
-    name: str
-    words: str
-    make: Callable[[], Inference[Any]]
-
-
-_ALL = (
-    Recipe("map", "ordinary training: one network, no spread", lambda: MAP(lr=5e-3)),
-    Recipe("ensemble", "five networks, each from its own start", lambda: Ensemble(MAP(lr=5e-3), 5)),
-    Recipe("anchored", "five networks, each pulled to its own prior draw", lambda: Ensemble(Anchored(MAP(lr=5e-3)), 5)),
-    Recipe("repulsive", "five networks that push each other apart", lambda: RepulsiveEnsemble(5, lr=5e-3)),
-    Recipe("laplace", "a Gaussian around one trained network", lambda: Laplace(MAP(lr=5e-3), tune="layer")),
-    Recipe(
-        "last-layer", "the same, for the last layer alone", lambda: On(last_layer, Laplace(MAP(lr=5e-3), tune="layer"))
-    ),
-    Recipe("swag", "a Gaussian through the last iterates of SGD", lambda: SWAG(MAP(lr=0.02, **_SGD))),
-    Recipe("multiswag", "five of these", lambda: Ensemble(SWAG(MAP(lr=0.02, **_SGD)), 5)),
-    Recipe("vi", "the best Gaussian without correlations", lambda: Variational(variational.MeanField(), lr=5e-3)),
-    Recipe("ivon", "the same by natural gradients", lambda: IVON(lr=0.1)),
-    Recipe("sghmc", "draws by stochastic-gradient Hamiltonian Monte Carlo", lambda: Collect(SGHMC(lr=0.02))),
-    Recipe(
-        "nuts",
-        "exact draws, four chains: for a few hundred rows",
-        lambda: Ensemble(Collect(Warmup(NUTS(max_depth=8), 300), last=300), 4),
-    ),
-)
-
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
-"""The methods that have a short name."""
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for entry in listing() for recipe in entry.card.recipes}
+"""The methods that have a short name: those of their cards."""
 
 DEFAULT_METHOD = "ensemble"
 """What is used where nobody asks for a method; see docs/lab/table-defaults/README.md for the measurements behind it."""
@@ -98,7 +51,7 @@ def method_named(text: str | Inference[Any]) -> Inference[Any]:
     if not isinstance(text, str):
         raise ArgumentError(f"`method` must be a name, an expression or a method of Temperance; got {text!r}.")
     if text.strip().lower() in RECIPES:
-        return RECIPES[text.strip().lower()].make()
+        text = RECIPES[text.strip().lower()].expression
     if "(" not in text:
         near = get_close_matches(text.strip().lower(), RECIPES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

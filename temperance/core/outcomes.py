@@ -40,8 +40,7 @@ class Outcome(Value):
     Counts()
     >>> Outcome.named("rankings")
     Traceback (most recent call last):
-    temperance.core.errors.ArgumentError: `task` must be one of classification, labels, regression, counts; got
-        'rankings'.
+    temperance.core.errors.ArgumentError: `task` must be one of classification, labels, regression, counts...
     """
 
     name: ClassVar[str]

@@ -9,8 +9,10 @@ Three ways give the same numbers to rounding: compiled C for small fully connect
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from temperance.data.data import Batch
 from temperance.data.sources import Inputs, first_tensor, map_tensors
@@ -22,6 +24,14 @@ from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior
 
 _ROWS_AT_ONCE = 2048  # of a network too large to be batched: bounds the memory of its activations
+
+
+class OwnEnergies(nn.Module):
+    """A network that is a density itself, and knows its energies at many θ without data, likelihood or prior."""
+
+    @abstractmethod
+    def own_energies(self) -> Energies:
+        """What evaluates U(θ) and ∇U."""
 
 
 class Energies:
@@ -73,8 +83,9 @@ class Energies:
     # ------------------------------------------------------------------ all settings at once
 
     def _total(self, leaves: dict[str, Tensor]) -> Tensor:
-        count = len(self.workspace.layout.network_entries)
-        values, learned = dict(list(leaves.items())[:count]), dict(list(leaves.items())[count:])
+        layout = self.workspace.layout
+        values = {e.name: leaves[e.name] for e in layout.network_entries}
+        learned = {e.name: leaves[e.name] for e in layout.entries_of("likelihood")}
         outputs = evaluate.at_once(self.workspace.network, values, self.x, stacked_inputs=False)
         return self._negative_log_likelihood(outputs.unsqueeze(-1) if outputs.dim() == 2 else outputs, self.y, learned)
 
@@ -93,7 +104,7 @@ class Energies:
         leaves = {name: v.detach().requires_grad_() for name, v in self.workspace.layout.unflatten(theta).items()}
         with torch.enable_grad():
             energy = self._total(leaves)
-            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()))
+            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()), materialize_grads=True)
         torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=grad)
         return energy.detach()
 

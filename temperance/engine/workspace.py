@@ -1,4 +1,4 @@
-"""The network that works: a copy of the user's, whose parameters are views into whichever θ is in use.
+"""The network that works: a copy of the target's, whose parameters are views into whichever θ is in use.
 
 The user's own module is never changed. Frozen parameters are shared with it, so a large frozen model is not held twice.
 """
@@ -6,93 +6,88 @@ The user's own module is never changed. Frozen parameters are shared with it, so
 from __future__ import annotations
 
 import copy
-import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from temperance.core.encoding import tensor_bytes
-from temperance.core.errors import ArgumentError, NetworkError, TemperanceWarning
+from temperance.core.errors import NetworkError, TemperanceWarning
 from temperance.data.sources import Inputs
 from temperance.engine import outputs as evaluate
-from temperance.model.theta import Layout, Subset, selected
+from temperance.model.theta import Layout
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+def working_copy(network: nn.Module, names: Collection[str]) -> nn.Module:
+    """A copy of ``network`` in which the parameters ``names`` are its own and collect gradients; all others share their
+    memory with the original, but collect no gradient there."""
+    chosen = {id(p) for name, p in network.named_parameters() if name in names}
+    shared: dict[int, object] = {
+        id(p): nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters() if id(p) not in chosen
+    }
+    made = copy.deepcopy(network, shared)
+    for name, parameter in made.named_parameters():
+        if name in names:
+            parameter.requires_grad_(True)
+            parameter.grad = None
+    return made
+
+
+def moving_buffers(network: nn.Module, freeze_batch_norm: bool) -> dict[str, Tensor]:
+    """Copies of the buffers that training is known to change: running statistics, the vectors of spectral norms."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in network.named_modules():
+        moving = getattr(module, "track_running_stats", False) and not (
+            freeze_batch_norm and isinstance(module, BATCH_NORMS)
+        )
+        if moving or type(module).__name__ == "_SpectralNorm":
+            for name, buffer in module.named_buffers(recurse=False):
+                found[f"{prefix}.{name}" if prefix else name] = buffer.detach().clone()
+    return found
+
+
+def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Tensor]:
+    """The network's tensors of θ, re-initialised as its own modules initialise themselves, from ``seed`` alone."""
+    values: dict[str, Tensor] = {}
+    device = next(network.parameters()).device
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
+        torch.manual_seed(seed)
+        _reinitialise(network, "", values)
+    kept = [e.name for e in layout.network_entries if e.name not in values]
+    if len(kept) == len(layout.network_entries):
+        raise NetworkError(
+            "an ensemble needs members that start apart, but no module of the network has `reset_parameters()`. "
+            "Give it one, or give `start` as a matrix with one row per member."
+        )
+    if kept:
+        warnings.warn(
+            f"these parameters have no `reset_parameters()` and start alike in every member: {kept}.",
+            TemperanceWarning,
+            stacklevel=4,
+        )
+    own = dict(network.named_parameters())
+    return {e.name: values.get(e.name, own[e.name].detach()) for e in layout.network_entries}
 
 
 class Workspace:
     """A network, its layout, and what it is attached to."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        subset: Subset,
-        extras: tuple[tuple[str, tuple[int, ...]], ...],
-        freeze_batch_norm: bool,
-    ) -> None:
-        if not isinstance(network, nn.Module):
-            raise NetworkError(f"`network` must be a torch.nn.Module; got {type(network).__name__}.")
-        lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)]
-        if lazy:
-            raise NetworkError(
-                f"the network must be initialised: call it once on some inputs; {lazy} have no shape yet."
-            )
-        chosen = {id(p) for _, p in selected(network, subset)}
-        # What stays as it is shares its memory with the user's network, but collects no gradient there.
-        shared: dict[int, object] = {
-            id(p): nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters() if id(p) not in chosen
-        }
-        self.network = copy.deepcopy(network, shared)
-        names = [name for name, p in network.named_parameters() if id(p) in chosen]
-        self.layout = Layout.of(self.network, names, extras)
-        for name, parameter in self.network.named_parameters():
-            if name in names:
-                parameter.requires_grad_(True)
-        self.freeze_batch_norm = freeze_batch_norm
-        self.initial_theta = self.layout.flatten(self.network)  # as given: later runs start here too
-        self.initial_buffers = self._moving_buffers()
+    def __init__(self, network: nn.Module, layout: Layout, freeze_batch_norm: bool, example: Inputs | None) -> None:
+        self.network = working_copy(network, {e.name for e in layout.network_entries})
+        self.layout, self.freeze_batch_norm, self.example = layout, freeze_batch_norm, example
         self.learned: dict[str, Tensor] = {}
-        self.learned_start: dict[str, Tensor] = {}
         self._attached: tuple[object, object, object] = (None, None, None)
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
         self._only: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._training: bool | None = None
-        self.example: Inputs | None = None
         self.known_rules: dict[tuple[str, ...], tuple[set[str], dict[str, list[float]]]] = {}
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Workspace:
-        made = copy.copy(self)
-        memo[id(self)] = made
-        for name, value in vars(self).items():
-            if name not in ("_attached", "_stacked", "_only", "learned"):
-                setattr(made, name, copy.deepcopy(value, memo))
-        made.detach()
-        return made
-
-    def with_network(self, network: nn.Module, moving: Sequence[str]) -> Workspace:
-        """The same for another module with the same parameters, with some more buffers that move."""
-        made = copy.copy(self)
-        made.network = network
-        made.initial_buffers = dict(self.initial_buffers)
-        made.known_rules = {}
-        made._training = None
-        made.detach()
-        made.expect_moving(moving)
-        return made
 
     @property
     def device(self) -> torch.device:
         """Where the network is."""
         return next(self.network.parameters()).device
-
-    def to(self, device: torch.device) -> None:
-        """Move the network."""
-        self.network.to(device)
-        self.initial_theta = self.initial_theta.to(device)
-        self.initial_buffers = {name: value.to(device) for name, value in self.initial_buffers.items()}
-        self.detach()
 
     def set_training(self, training: bool) -> None:
         """Train or evaluation mode; frozen batch norms stay in evaluation mode."""
@@ -105,99 +100,32 @@ class Workspace:
                     module.eval()
         self._training = training
 
-    def batch_norm_names(self) -> list[str]:
-        """Batch norms whose output depends on the other rows of a batch in training."""
-        if self.freeze_batch_norm:
-            return []
-        return [name for name, m in self.network.named_modules() if isinstance(m, BATCH_NORMS)]
-
-    def running_buffers(self) -> dict[str, Tensor]:
-        """Copies, as they were given, of the buffers that training changes."""
-        return {name: value.clone() for name, value in self.initial_buffers.items()}
-
-    def _moving_buffers(self) -> dict[str, Tensor]:
-        """Running statistics, and the vectors of spectral norms."""
-        found: dict[str, Tensor] = {}
-        for prefix, module in self.network.named_modules():
-            moving = getattr(module, "track_running_stats", False) and not (
-                self.freeze_batch_norm and isinstance(module, BATCH_NORMS)
-            )
-            if moving or type(module).__name__ == "_SpectralNorm":
-                for name, buffer in module.named_buffers(recurse=False):
-                    found[f"{prefix}.{name}" if prefix else name] = buffer.detach().clone()
-        return found
-
-    def frozen_fingerprint(self) -> str:
-        """A digest of everything that predictions depend on and θ does not hold: frozen parameters, fixed buffers."""
-        moving = set(self.initial_buffers)
-        inside = {e.name for e in self.layout.network_entries}
-        digest = hashlib.sha256()
-        for name, value in [*self.network.named_parameters(), *self.network.named_buffers()]:
-            if name not in inside and name not in moving:
-                digest.update(name.encode())
-                digest.update(tensor_bytes(value))
-        return digest.hexdigest()
-
-    def expect_moving(self, names: Sequence[str]) -> None:
-        """Treat these buffers as moving, as an earlier run has found them to be."""
-        for name, buffer in self.network.named_buffers():
-            if name in names:
-                self.initial_buffers.setdefault(name, buffer.detach().clone())
-
-    def notice_moving_buffers(self) -> None:
-        """Find buffers that a forward pass in training mode changes (counters, moving averages of the user's own), so
+    def notice_moving_buffers(self) -> list[str]:
+        """The buffers that a forward pass in training mode changes (counters, moving averages of the user's own), so
         that they are kept with each setting of the weights; tried on the example rows, and undone."""
-        if self.example is None:
-            return
-        self._own_buffers()
         before = {name: buffer.detach().clone() for name, buffer in self.network.named_buffers()}
-        if not set(before) - set(self.initial_buffers):
-            return
+        if self.example is None or not before:
+            return []
         self.set_training(True)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
                 evaluate.call(self.network, self.example)
         except (RuntimeError, ValueError):
             pass  # two rows may be too few for training mode; what is known of batch norms stays
+        found = []
         for name, buffer in self.network.named_buffers():
             if not torch.equal(buffer, before[name]):
-                self.initial_buffers.setdefault(name, before[name])
+                found.append(name)
             buffer.copy_(before[name])
+        return found
 
-    def _own_buffers(self) -> None:
-        """Put buffers of our own back into the network, in place of those of a state that a run may still hold."""
-        for name, value in self.initial_buffers.items():
-            prefix, _, leaf_name = name.rpartition(".")
-            self.network.get_submodule(prefix)._buffers[leaf_name] = value.clone()
-        self.detach()
-
-    def adopt(self, start: nn.Module) -> None:
-        """Take the buffers of a trained network; refuse one whose frozen parameters are not ours."""
-        theirs = {**dict(start.named_parameters()), **dict(start.named_buffers())}
-        inside = {e.name for e in self.layout.network_entries}
-        for name, value in self.network.named_parameters():
-            same = name in inside or (name in theirs and torch.equal(theirs[name].to(value.device), value))
-            if not same:
-                raise ArgumentError(
-                    f"`start` must share the frozen parameters of the target's network; {name!r} differs. Make the "
-                    "Target from the trained network instead."
-                )
-        self._own_buffers()
-        with torch.no_grad():
-            for name, buffer in self.network.named_buffers():
-                if name in theirs:
-                    buffer.copy_(theirs[name])
-                    if name in self.initial_buffers:
-                        self.initial_buffers[name] = buffer.detach().clone()
-        self.detach()
-
-    def attach(self, theta: Tensor, grad: Tensor | None, buffers: dict[str, Tensor] | None = None) -> None:
+    def attach(self, theta: Tensor, grad: Tensor | None, buffers: Mapping[str, Tensor] | None = None) -> None:
         """Make parameters, gradients, learned extras and running buffers views into the given tensors."""
         if self._attached[0] is theta and self._attached[1] is grad and self._attached[2] is buffers:
             return
         self.layout.attach(self.network, theta, grad)
         self.learned = {}
-        for entry in self.layout.entries[len(self.layout.network_entries) :]:
+        for entry in self.layout.entries_of("likelihood"):
             leaf = theta[entry.start : entry.stop].view(entry.shape).detach().requires_grad_()
             if grad is not None:
                 leaf.grad = grad[entry.start : entry.stop].view(entry.shape)
@@ -248,27 +176,6 @@ class Workspace:
         self.set_training(False)
         made = evaluate.outputs(self.network, self.layout, theta, x, buffers=buffers, batched=batched)
         return made.unsqueeze(-1) if made.dim() == 2 else made
-
-    def fresh_theta(self, seed: int) -> Tensor:
-        """θ re-initialised as the network's own modules initialise themselves, from ``seed`` alone."""
-        values: dict[str, Tensor] = {}
-        with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
-            torch.manual_seed(seed)
-            _reinitialise(self.network, "", values)
-        kept = [e.name for e in self.layout.network_entries if e.name not in values]
-        own = self.layout.unflatten(self.initial_theta, "network")
-        if len(kept) == len(self.layout.network_entries):
-            raise NetworkError(
-                "an ensemble needs members that start apart, but no module of the network has `reset_parameters()`. "
-                "Give it one, or give `start` as a matrix with one row per member."
-            )
-        if kept:
-            warnings.warn(
-                f"these parameters have no `reset_parameters()` and start alike in every member: {kept}.",
-                TemperanceWarning,
-                stacklevel=3,
-            )
-        return self.layout.flatten({**{name: own[name] for name in kept}, **values})
 
 
 def _reinitialise(module: nn.Module, prefix: str, values: dict[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Methods: one a file."""
 
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.curvature import (
     EKFAC,
     KFAC,
@@ -71,6 +72,7 @@ __all__ = [
     "VOGN",
     "Anchored",
     "BlockDiagonal",
+    "Card",
     "Collect",
     "Cost",
     "Curve",
@@ -100,9 +102,11 @@ __all__ = [
     "MCDropout",
     "MatrixNormal",
     "MeanField",
+    "MethodFamily",
     "On",
     "Radial",
     "RandomBasis",
+    "Recipe",
     "RepulsiveEnsemble",
     "Sampler",
     "Starts",

@@ -22,7 +22,8 @@ from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.core.status import OK, Status
 from temperance.data.data import Batch, Data
-from temperance.model.target import Target
+from temperance.engine.engine import Engine
+from temperance.inference.card import Card
 from temperance.posteriors.base import Posterior
 
 State = TypeVar("State")
@@ -127,26 +128,27 @@ class Starts:
         """As many members as there are ``seeds``, which start at what was given, or else afresh."""
         return Starts(len(seeds), self.given, None if self.given is not None else tuple(seeds))
 
-    def rows(self, target: Target, each: int = 1) -> Tensor:
+    def rows(self, engine: Engine, each: int = 1) -> Tensor:
         """E·``each`` × P, in memory of its own: one row for each member, or ``each`` of them."""
         wanted = self.count * each
         if self.given is not None:
             have = len(self.given)
-            if have not in (1, wanted):
+            if have not in (1, self.count, wanted):
                 raise ArgumentError(
                     f"`start` must be one setting of θ, or have a row for each of the {wanted} members; got a matrix "
                     f"of {have} rows."
                 )
-            return self.given.expand(wanted, -1).clone(memory_format=torch.contiguous_format)
+            once = self.given.repeat_interleave(wanted // have, dim=0) if have < wanted else self.given.clone()
+            return once.contiguous()
         if self.seeds is not None:
-            made = torch.stack([target.fresh_theta(seed) for seed in self.seeds])
+            made = torch.stack([engine.target.fresh_theta(seed) for seed in self.seeds])
         else:
-            made = target.initial_theta().expand(self.count, -1)
+            made = engine.target.initial_theta().expand(self.count, -1)
         return made.repeat_interleave(each, dim=0).contiguous()
 
-    def one(self, target: Target) -> Tensor:
+    def one(self, engine: Engine) -> Tensor:
         """The start of a method that runs one member at a time: P numbers."""
-        found = self.rows(target)
+        found = self.rows(engine)
         assert len(found) == 1, "several members were given to a method that takes one"
         return found[0]
 
@@ -173,6 +175,9 @@ class Starts:
 class Inference(Value, ABC, Generic[State]):
     """A way to approximate the posterior of a :class:`~temperance.Target`."""
 
+    card: ClassVar[Card]
+    """What lists, pages and reports say of it; :func:`~temperance.inference.card.card_of` makes one where it lacks."""
+
     @abstractmethod
     def facts(self) -> Facts:
         """What is true of the method with these settings."""
@@ -186,7 +191,7 @@ class Inference(Value, ABC, Generic[State]):
     def check_run(self, steps: int) -> None:
         """Raise :class:`ArgumentError` if a run of so many steps makes no sense."""
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Whether several members can be the rows of one state; if not, they are run one after the other."""
         return False
 
@@ -198,15 +203,15 @@ class Inference(Value, ABC, Generic[State]):
     # ------------------------------------------------------------------ the run
 
     @abstractmethod
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> State:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> State:
         """The state of E members before the first step, with a generator for each."""
 
     @abstractmethod
-    def step(self, target: Target, state: State, batch: Batch) -> tuple[State, Info]:
+    def step(self, engine: Engine, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of all members, each on its own stream of the batch. It may write into the tensors of ``state``."""
 
     @abstractmethod
-    def posteriors(self, target: Target, state: State, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: State, data: Data | None) -> tuple[Posterior, ...]:
         """What each member has learned. Methods of two phases use ``data`` for the second."""
 
     def keep_in(self, state: State, folder: Path) -> None:
@@ -250,22 +255,22 @@ class Wrapper(Inference[Any]):
         """As the base does."""
         self.base.check_run(steps)
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """As the base can."""
-        return self.base.at_once(target, starts)
+        return self.base.at_once(engine, starts)
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> Any:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> Any:
         """The base's state."""
-        return WrapperState(self.base.init(target, starts, rngs))
+        return WrapperState(self.base.init(engine, starts, rngs))
 
-    def step(self, target: Target, state: Any, batch: Batch) -> tuple[Any, Info]:
+    def step(self, engine: Engine, state: Any, batch: Batch) -> tuple[Any, Info]:
         """A step of the base."""
-        state.base, info = self.base.step(target, state.base, batch)
+        state.base, info = self.base.step(engine, state.base, batch)
         return state, info
 
-    def posteriors(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: Any, data: Data | None) -> tuple[Posterior, ...]:
         """The base's."""
-        return self.base.posteriors(target, state.base, data)
+        return self.base.posteriors(engine, state.base, data)
 
     def keep_in(self, state: Any, folder: Path) -> None:
         """As the base does."""

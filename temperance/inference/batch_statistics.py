@@ -8,23 +8,23 @@ from torch import Tensor, nn
 from temperance.core.progress import ProgressBar
 from temperance.data.data import Data
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.inference.base import NeedsData
-from temperance.model.target import Target
 from temperance.posteriors import Posterior, WithStatistics
 
 _ROWS = 256
 
 
 @torch.no_grad()
-def batch_statistics(target: Target, theta: Tensor, data: Data, batch_size: int = _ROWS) -> dict[str, Tensor]:
+def batch_statistics(engine: Engine, theta: Tensor, data: Data, batch_size: int = _ROWS) -> dict[str, Tensor]:
     """What the network's batch norms measure on ``data`` with the weights θ: plain averages over batches of equal size.
     Dropout is off; everything else that keeps moving buffers sees the data in training mode too."""
-    workspace = target.workspace
-    buffers = workspace.running_buffers()
-    workspace.attach(theta.to(target.device), None, buffers)
+    workspace = engine.workspace
+    buffers = engine.target.running_buffers()
+    workspace.attach(theta.to(engine.device), None, buffers)
     workspace.set_training(False)
     owners = {name.rpartition(".")[0] for name in buffers}
-    modules = [module for name, module in target.network.named_modules() if name in owners]
+    modules = [module for name, module in engine.network.named_modules() if name in owners]
     norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._NormBase)]
     momenta = [norm.momentum for norm in norms]
     parts = -(-len(data) // batch_size)
@@ -35,7 +35,7 @@ def batch_statistics(target: Target, theta: Tensor, data: Data, batch_size: int 
         for module in modules:
             module.training = True  # itself, not what is inside it
         for batch in data.full_pass(-(-len(data) // parts)):
-            evaluate.call(target.network, batch.to(target.device).x)
+            evaluate.call(engine.network, batch.to(engine.device).x)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
@@ -45,10 +45,10 @@ def batch_statistics(target: Target, theta: Tensor, data: Data, batch_size: int 
     return buffers
 
 
-def with_statistics(target: Target, posterior: Posterior, data: Data | None, draws: int) -> Posterior:
+def with_statistics(engine: Engine, posterior: Posterior, data: Data | None, draws: int) -> Posterior:
     """``posterior`` with batch statistics for the ``draws`` that prediction will use; itself where the network keeps
     none."""
-    if not target.workspace.initial_buffers:
+    if not engine.target.moving:
         return posterior
     if data is None:
         raise NeedsData("the network keeps batch statistics, which need a pass over the data for each draw.")
@@ -56,6 +56,6 @@ def with_statistics(target: Target, posterior: Posterior, data: Data | None, dra
     rows = []
     with ProgressBar("batch statistics", len(nodes)) as bar:
         for k in range(len(nodes)):
-            rows.append(batch_statistics(target, nodes.fetch(k, k + 1)[0][0], data))
+            rows.append(batch_statistics(engine, nodes.fetch(k, k + 1)[0][0], data))
             bar.advance_to(k + 1, float("nan"), last=k + 1 == len(nodes))
     return WithStatistics(posterior, {name: torch.stack([row[name] for row in rows]) for name in rows[0]})

@@ -99,14 +99,15 @@ class Layout:
         self.entries = tuple(entries)
         self.dtype = dtype
         self.size = self.entries[-1].stop if self.entries else 0
-        self.network_entries = tuple(e for e in self.entries if e.role == "network")
+        self.network_entries = self.entries_of("network")
         self.network_size = self.network_entries[-1].stop if self.network_entries else 0
 
     @classmethod
     def of(
-        cls, network: nn.Module, subset: Subset = None, extras: Sequence[tuple[str, tuple[int, ...]]] = ()
+        cls, network: nn.Module, subset: Subset = None, extras: Sequence[tuple[str, tuple[int, ...], str]] = ()
     ) -> Layout:
-        """The layout of ``network``'s trainable parameters, or of ``subset``, followed by the named ``extras``."""
+        """The layout of ``network``'s trainable parameters, or of ``subset``, followed by ``extras``: names, shapes and
+        roles (what the prior learns, what the likelihood learns)."""
         owners = _fan_ins(network)
         entries: list[Entry] = []
         dtypes: dict[torch.dtype, str] = {}
@@ -122,10 +123,14 @@ class Layout:
                 f"the parameters of θ must share one dtype, for they live in one vector; got {dtypes}. "
                 "Convert the network with .float() or .double(), or select a subset."
             )
-        for name, shape in extras:
-            entries.append(Entry(name, tuple(shape), place, 0, "likelihood"))
+        for name, shape, role in extras:
+            entries.append(Entry(name, tuple(shape), place, 0, role))
             place += math.prod(shape)
         return cls(entries, next(iter(dtypes), torch.float32))
+
+    def entries_of(self, role: str) -> tuple[Entry, ...]:
+        """Those of the ``"network"``, or those that the ``"likelihood"`` or the ``"prior"`` learns."""
+        return tuple(e for e in self.entries if e.role == role)
 
     def __repr__(self) -> str:
         return f"Layout({len(self.entries)} tensors, {self.size} numbers, {self.dtype})"

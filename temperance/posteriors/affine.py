@@ -116,18 +116,24 @@ class Affine(WrappedPosterior):
         return self.place(self.inner._sample(n, rng))
 
 
+class _Frame:
+    """c and B of a subspace. Copies of a network that holds one look at the same: B is large, and nobody changes it."""
+
+    def __init__(self, centre: Tensor, basis: Tensor) -> None:
+        self.centre, self.basis = centre, basis
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Frame:
+        return self
+
+
 class SubspaceNetwork(nn.Module):
     """A network at θ = c + B z; z is its parameter. Fresh ones, z ~ N(0, I), start the members of an ensemble."""
 
-    centre: Tensor
-    basis: Tensor
-
-    def __init__(self, network: nn.Module, layout: Layout, rank: int) -> None:
+    def __init__(self, network: nn.Module, layout: Layout, centre: Tensor, basis: Tensor) -> None:
         super().__init__()
         self.network, self.entries = network, layout.network_entries
-        self.z = nn.Parameter(torch.zeros(rank, dtype=layout.dtype, device=next(network.parameters()).device))
-        self.register_buffer("centre", None)
-        self.register_buffer("basis", None)
+        self.z = nn.Parameter(torch.zeros(basis.shape[1], dtype=layout.dtype, device=basis.device))
+        self._frame = _Frame(centre, basis)
 
     def reset_parameters(self) -> None:
         """z ~ N(0, I)."""
@@ -135,7 +141,7 @@ class SubspaceNetwork(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's answer at c + B z."""
-        theta = self.centre + self.basis @ self.z
+        theta = self._frame.centre + self._frame.basis @ self.z
         values = {e.name: theta[e.start : e.stop].reshape(e.shape) for e in self.entries}
         return functional_call(self.network, values, args, kwargs)
 
@@ -143,24 +149,18 @@ class SubspaceNetwork(nn.Module):
 def subspace_target(target: Target, centre: Tensor, basis: Tensor) -> Target:
     """The problem over z (and what the likelihood learns, which starts as c has it), with the prior p(c + B z). c and B
     are looked at, not copied."""
+    target.refuse_learned_scales("a subspace", "its coordinates mix weights of different scales")
     layout, size = target.layout, target.layout.network_size
     made = Target(
-        SubspaceNetwork(target.network, layout, basis.shape[1]),
+        SubspaceNetwork(target.network, layout, centre[:size], basis),
         target.likelihood,
         restricted(target.bound_prior, layout, centre, basis),
         target.temperature,
         likelihood_temperature=target.likelihood_temperature,
         subset=["z"],
-        freeze_batch_norm=target.workspace.freeze_batch_norm,
+        freeze_batch_norm=target.freeze_batch_norm,
     )
-    network = made.network
-    assert isinstance(network, SubspaceNetwork)
-    network.centre, network.basis = centre[:size], basis
-    made.workspace.example = target.workspace.example
-    made.workspace.learned_start = {
-        e.name: centre[e.start : e.stop].clone() for e in layout.entries if e.role == "likelihood"
-    }
-    return made.compile() if target.is_compiled else made
+    return made.starting({e.name: centre[e.start : e.stop] for e in layout.entries_of("likelihood")})
 
 
 def lifted(inner: Posterior, centre: Tensor, basis: Tensor) -> Posterior:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from temperance.core.checks import check_count
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed
+from temperance.model.target import Target
 
 Buffers = dict[str, Tensor]
 """Running statistics (batch norm) that belong to a setting of the weights; stacked, S × ..., for several."""
@@ -79,11 +80,11 @@ class Posterior(Value, ABC):
         """The posteriors that this one is a mixture of, to the last, with their weights; itself where it is none."""
         return [(1.0, self)]
 
-    def inside(self, target: Any) -> tuple[Any, Posterior]:
+    def inside(self, target: Target) -> tuple[Target, Posterior]:
         """The problem and the posterior in whose own coordinates this one is known: a part of θ, or a subspace."""
         return target, self
 
-    def retarget(self, target: Any) -> Any:
+    def retarget(self, target: Target) -> Target:
         """The target that this posterior belongs to: the one given, unless a prior or a noise level was chosen, or its
         draws need another network."""
         return target
@@ -155,7 +156,7 @@ class WrappedPosterior(Posterior, Centred):
         """Those that belong to the inner posterior's mean."""
         return self.inner.buffers if isinstance(self.inner, Centred) else {}
 
-    def retarget(self, target: Any) -> Any:
+    def retarget(self, target: Target) -> Target:
         """As the inner posterior does."""
         return self.inner.retarget(target)
 

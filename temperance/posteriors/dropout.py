@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from temperance.core.checks import check_finite
 from temperance.core.seeds import derive_seed
 from temperance.engine.native.noise import mix, signed
+from temperance.engine.workspace import working_copy
 from temperance.model.target import Target
 from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
@@ -69,7 +69,7 @@ def _keep_in_graph(module: nn.Module, args: Any) -> None:
 
 def masked(network: nn.Module) -> nn.Module:
     """A copy of ``network`` with each dropout replaced by a :class:`MaskedDropout`."""
-    made = copy.deepcopy(network)
+    made = working_copy(network, {name for name, p in network.named_parameters() if p.requires_grad})
     stand_ins: dict[int, MaskedDropout] = {}
     device = next((p.device for p in network.parameters()), None)
     for name in dropout_names(made, every=True):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
+from temperance.model.target import Target
 from temperance.posteriors.base import Buffers, Nodes, Posterior, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
@@ -53,7 +53,7 @@ class Mixture(WeightPosterior):
         found = {c.predicts for c in self.components}
         return found.pop() if len(found) == 1 else "network"
 
-    def retarget(self, target: Any) -> Any:
+    def retarget(self, target: Target) -> Target:
         """The target itself; components that chose noise levels of their own have no likelihood in common."""
         chosen = [c.retarget(target) for c in self.components]
         if any(other.likelihood is not target.likelihood for other in chosen):

@@ -12,7 +12,7 @@ from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import check_seed
 from temperance.data.data import Data, _as_inputs
 from temperance.data.sources import named_tensors
-from temperance.model.target import Target
+from temperance.engine.engine import Engine
 from temperance.posteriors.base import Posterior
 from temperance.predict import linearised_reals as _linearised_reals  # noqa: F401  it puts itself into LINEARISED
 from temperance.predict.affine import AffinePredictive
@@ -27,7 +27,7 @@ from temperance.predict.source import OutputSource
 
 
 def predict(
-    target: Target,
+    engine: Engine,
     posterior: Posterior,
     x: Any,
     *,
@@ -56,22 +56,25 @@ def predict(
             raise DataError(f"`{name}` must have at least one row; got shape {tuple(tensor.shape)}.")
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DataError(f"`{name}` must be finite; got NaN or infinity. Remove or impute these rows.")
-    if posterior.size != target.layout.size:
+    if posterior.size != engine.layout.size:
         raise ArgumentError(
-            f"`posterior` must be over the target's {target.layout.size} parameters; got {posterior.size}."
+            f"`posterior` must be over the target's {engine.layout.size} parameters; got {posterior.size}."
         )
-    kind = PREDICTIVES.of(target.likelihood.outcome)
+    kind = PREDICTIVES.of(engine.likelihood.outcome)
     by = posterior.predicts if by is None else by
     if by not in ("network", *LINKS):
         raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {by!r}.")
     if by != "network":
         return predict_linearised(
-            target, posterior, target.cast(inputs), kind, by, draws, seed, check_count(batch_size, "batch_size")
+            engine, posterior, engine.target.cast(inputs), kind, by, draws, seed, check_count(batch_size, "batch_size")
         )
     source = OutputSource(
-        target, posterior.nodes(draws, seed), target.cast(inputs), batch_size=check_count(batch_size, "batch_size")
+        engine,
+        posterior.nodes(draws, seed),
+        engine.target.cast(inputs),
+        batch_size=check_count(batch_size, "batch_size"),
     )
-    return kind(source, target.likelihood)
+    return kind(source, engine.likelihood)
 
 
 __all__ = [

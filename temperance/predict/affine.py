@@ -19,7 +19,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import RealLikelihood
-from temperance.model.likelihoods.base import Learned
+from temperance.model.likelihoods.base import LearnedValues
 from temperance.predict.quantities import ValuePredictive
 from temperance.predict.source import OutputBlock, Outputs
 
@@ -39,7 +39,7 @@ class Rescaled(RealLikelihood):
         """The first half of the outputs."""
         return outputs[..., : outputs.shape[-1] // 2]
 
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
         return outputs[..., outputs.shape[-1] // 2 :].exp()
 
@@ -71,11 +71,11 @@ class Rescaled(RealLikelihood):
         """That of the family."""
         return self.family.standard_sample(like, rng)
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
 
@@ -85,7 +85,7 @@ class AffineSource:
 
     def __init__(self, base: Outputs, family: RealLikelihood, shift: Tensor, scale: Tensor) -> None:
         self.base, self.family, self.shift, self.scale = base, family, shift, scale
-        self.target, self.rows, self.weights = base.target, base.rows, base.weights
+        self.engine, self.rows, self.weights = base.engine, base.rows, base.weights
         self.num_outputs = 2 * shift.shape[-1]
 
     def __len__(self) -> int:
@@ -141,10 +141,10 @@ class AffinePredictive(ValuePredictive):
         """(y − shift) / scale in float64, after the checks that any targets get."""
         given = torch.as_tensor(y)
         wide = given if given.is_complex() else given.double()
-        dtype, target = torch.float64, wide.to(self.weights.device)
-        if target.dim() == 0 or len(target) != len(self):
-            raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(target.shape)}.")
-        prepared = self.likelihood.prepare(target, self.source.num_outputs, dtype)
+        dtype, engine = torch.float64, wide.to(self.weights.device)
+        if engine.dim() == 0 or len(engine) != len(self):
+            raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(engine.shape)}.")
+        prepared = self.likelihood.prepare(engine, self.source.num_outputs, dtype)
         return (prepared - self.shift.double()) / self.scale.double()
 
     def _in_units(self, y: Tensor) -> Tensor:

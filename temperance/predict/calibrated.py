@@ -16,8 +16,8 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.model.likelihoods import Likelihood
-from temperance.model.target import Target
 from temperance.predict.classes import ClassPredictive
 from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
 from temperance.predict.linearised_classes import LinearisedClassPredictive
@@ -30,7 +30,7 @@ class GivenSource:
 
     def __init__(self, outputs: Tensor, weights: Tensor, learned: Mapping[str, Tensor]) -> None:
         where = SimpleNamespace(device=outputs.device, layout=SimpleNamespace(dtype=outputs.dtype))
-        self.target = cast(Target, where)
+        self.engine = cast(Engine, where)
         self.outputs, self.weights, self.learned = outputs, weights, dict(learned)
         self.rows, self.num_outputs = outputs.shape[1], outputs.shape[2]
 
@@ -78,7 +78,7 @@ class LogitSource:
 
     def __init__(self, base: Outputs, scale: Tensor, shift: Tensor) -> None:
         self.base, self.scale, self.shift = base, scale, shift
-        self.target, self.rows, self.num_outputs, self.weights = base.target, base.rows, base.num_outputs, base.weights
+        self.engine, self.rows, self.num_outputs, self.weights = base.engine, base.rows, base.num_outputs, base.weights
         self.shares: tuple[float, ...] = getattr(base, "shares", (1.0,))
         self.laws: list[Any] = getattr(base, "laws", [])
 
@@ -138,7 +138,7 @@ class TransportSource:
 
     def __init__(self, base: Outputs, likelihood: Likelihood, probs: Tensor, binary: bool) -> None:
         self.base, self.likelihood = base, likelihood
-        self.target, self.rows, self.num_outputs, self.weights = base.target, base.rows, base.num_outputs, base.weights
+        self.engine, self.rows, self.num_outputs, self.weights = base.engine, base.rows, base.num_outputs, base.weights
         now, wanted = Predictive.mean(ClassPredictive(base, likelihood)).double(), probs.double()
         if binary:
             now, wanted = (torch.stack([1 - p, p], dim=-1) for p in (now, wanted))
@@ -190,10 +190,10 @@ class MovedPredictive(ClassPredictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """log q(y) per row; of several yes/no labels, the sum over labels."""
-        target, p = self._targets(y), self.probs
+        engine, p = self._targets(y), self.probs
         if not self.exclusive:
-            return (torch.special.xlogy(target, p) + torch.special.xlog1py(1 - target, -p)).sum(-1)
-        return p.gather(-1, target.unsqueeze(-1)).squeeze(-1).log()
+            return (torch.special.xlogy(engine, p) + torch.special.xlog1py(1 - engine, -p)).sum(-1)
+        return p.gather(-1, engine.unsqueeze(-1)).squeeze(-1).log()
 
     def mutual_information(self) -> Tensor:
         """The base's, at most the new entropy."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
 from temperance.data.sources import Inputs, first_tensor
-from temperance.model.target import Target
+from temperance.engine.engine import Engine
 from temperance.posteriors import LaplacePosterior, Posterior, Process
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
@@ -47,14 +47,14 @@ class Law(Protocol):
         """Mean and covariance of what the likelihood learns."""
 
 
-def law_of(target: Target, posterior: Posterior, x: Inputs) -> Law:
+def law_of(engine: Engine, posterior: Posterior, x: Inputs) -> Law:
     """The law of a posterior's linearised outputs, in the coordinates in which it is known."""
-    here, known = posterior.inside(target)
-    return _law(known, here, x)
+    here, known = posterior.inside(engine.target)
+    return _law(known, engine.on(here), x)
 
 
 @singledispatch
-def _law(posterior: Posterior, target: Target, x: Inputs) -> Law:
+def _law(posterior: Posterior, engine: Engine, x: Inputs) -> Law:
     raise ArgumentError(
         f"`by`: linearised predictions need a Laplace posterior; this is a {type(posterior).__name__}. "
         'Use by="network".'
@@ -62,13 +62,13 @@ def _law(posterior: Posterior, target: Target, x: Inputs) -> Law:
 
 
 @_law.register
-def _(posterior: LaplacePosterior, target: Target, x: Inputs) -> Law:
-    return LinearLaw(target, posterior, x)
+def _(posterior: LaplacePosterior, engine: Engine, x: Inputs) -> Law:
+    return LinearLaw(engine, posterior, x)
 
 
 @_law.register
-def _(posterior: Process, target: Target, x: Inputs) -> Law:
-    return KernelLaw(target, posterior, x)
+def _(posterior: Process, engine: Engine, x: Inputs) -> Law:
+    return KernelLaw(engine, posterior, x)
 
 
 def standard_points(count: int, dimensions: int, like: Tensor, seed: int = 0) -> Tensor:
@@ -98,11 +98,11 @@ def root_of(covariance: Tensor) -> Tensor:
 class Linearised:
     """A posterior's network linearised, for inputs x: a law for each component of a mixture."""
 
-    def __init__(self, target: Target, posterior: Posterior, x: Inputs, batch_size: int) -> None:
-        self.target, self.x, self.batch_size = target, x, batch_size
+    def __init__(self, engine: Engine, posterior: Posterior, x: Inputs, batch_size: int) -> None:
+        self.engine, self.x, self.batch_size = engine, x, batch_size
         parts = posterior.parts()
         self.shares = tuple(share for share, _ in parts)
-        self.laws = [law_of(target, part, x) for _, part in parts]
+        self.laws = [law_of(engine, part, x) for _, part in parts]
         self.rows = first_tensor(x).shape[0]
         self.num_outputs = self.laws[0].num_outputs
 
@@ -112,7 +112,7 @@ class LinearisedSource(ABC):
 
     def __init__(self, linear: Linearised, each: int, seed: int) -> None:
         self.linear, self.seed, self.each = linear, seed, each
-        self.target, self.x, self.batch_size = linear.target, linear.x, linear.batch_size
+        self.engine, self.x, self.batch_size = linear.engine, linear.x, linear.batch_size
         self.shares, self.laws = linear.shares, linear.laws
         self.rows, self.num_outputs = linear.rows, linear.num_outputs
         self.weights = self._weights(torch.full((each,), 1.0 / each, dtype=torch.float64))
@@ -120,7 +120,7 @@ class LinearisedSource(ABC):
     def _weights(self, members: Tensor) -> Tensor:
         """Weights of all members, from those within a component."""
         made = torch.cat([share * members for share in self.shares])
-        return (made / made.sum()).to(device=self.target.device, dtype=self.target.layout.dtype)
+        return (made / made.sum()).to(device=self.engine.device, dtype=self.engine.layout.dtype)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -131,8 +131,8 @@ class LinearisedSource(ABC):
 
     def _unflatten(self, learned: Tensor) -> dict[str, Tensor]:
         """What the likelihood learns, S × L, by name."""
-        network = learned.new_zeros(len(learned), self.target.layout.network_size)
-        return self.target.layout.unflatten(torch.cat([network, learned], dim=1), "likelihood")
+        network = learned.new_zeros(len(learned), self.engine.layout.network_size)
+        return self.engine.layout.unflatten(torch.cat([network, learned], dim=1), "likelihood")
 
 
 class MarginalSource(LinearisedSource):
@@ -140,7 +140,7 @@ class MarginalSource(LinearisedSource):
 
     def __init__(self, linear: Linearised, each: int, seed: int) -> None:
         super().__init__(linear, each, seed)
-        width = self.num_outputs * (self.num_outputs + 1) * self.target.layout.dtype.itemsize
+        width = self.num_outputs * (self.num_outputs + 1) * self.engine.layout.dtype.itemsize
         self._kept: list[tuple[list[Tensor], list[Tensor]]] | None = None
         if len(self.laws) * self.rows * width <= _KEEP_BYTES:
             self._kept = list(self._moments())
@@ -158,7 +158,7 @@ class MarginalSource(LinearisedSource):
     def moments(self) -> Iterator[tuple[slice, list[Tensor], list[Tensor]]]:
         """Rows, then mean b × C and covariance b × C × C of each component."""
         at = 0
-        size = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
+        size = self.engine.layout.dtype.itemsize * len(self) * self.num_outputs
         step = max(1, _BLOCK_BYTES // size)
         for means, covariances in self._moments() if self._kept is None else self._kept:
             for low in range(0, len(means[0]), step):
@@ -168,7 +168,7 @@ class MarginalSource(LinearisedSource):
 
     def blocks(self) -> Iterator[OutputBlock]:
         """Each component has points of its own, so that what they miss averages out."""
-        size = self.target.layout.size - self.target.layout.network_size
+        size = self.engine.layout.size - self.engine.layout.network_size
         like = self.weights
         points = [standard_points(self.each, self.num_outputs + size, like, seed=k) for k in range(len(self.laws))]
         drawn = []
@@ -235,7 +235,7 @@ class FunctionSource(LinearisedSource):
 
     @cached_property
     def _learned(self) -> dict[str, Tensor]:
-        size = self.target.layout.size - self.target.layout.network_size
+        size = self.engine.layout.size - self.engine.layout.network_size
         if not size:
             return {}
         rows: list[Tensor] = []
@@ -249,7 +249,7 @@ class FunctionSource(LinearisedSource):
         if self._kept is not None:
             yield from self._kept
             return
-        size = self.target.layout.dtype.itemsize * len(self) * self.num_outputs
+        size = self.engine.layout.dtype.itemsize * len(self) * self.num_outputs
         step = max(1, min(self.batch_size, _BLOCK_BYTES // size))
         walks = [law.functions(self.x, deltas, step) for law, deltas in zip(self.laws, self._deltas, strict=True)]
         made: list[OutputBlock] | None = [] if size * self.rows <= _KEEP_BYTES else None

@@ -11,9 +11,9 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator
 from temperance.data.sources import Inputs
+from temperance.engine.engine import Engine
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DiagonalBlock
-from temperance.model.target import Target
 from temperance.posteriors import EvidenceTerms, LaplacePosterior, Process
 from temperance.predict.linear import LinearLaw
 
@@ -30,15 +30,15 @@ class KernelLaw:
     parametric predictive of the dense Gauss–Newton matrix.
     """
 
-    def __init__(self, target: Target, posterior: Process, x: Inputs, batch_size: int = 256) -> None:
-        self.target, self.posterior = target, posterior
-        size = target.layout.network_size
+    def __init__(self, engine: Engine, posterior: Process, x: Inputs, batch_size: int = 256) -> None:
+        self.engine, self.posterior = engine, posterior
+        size = engine.layout.network_size
         blank = DiagonalBlock(((0, size),), torch.zeros_like(posterior.theta[:size]))
         terms = EvidenceTerms(0.0, 0.0, torch.zeros_like(posterior.theta), 0.0, 0.0, 0.0)
         prior = LaplacePosterior(
             posterior.theta, PosteriorCovariance((blank,), posterior.prior_precision), terms, dict(posterior.buffers)
         )
-        self.prior = LinearLaw(target, prior, x)
+        self.prior = LinearLaw(engine, prior, x)
         self.num_outputs = self.prior.num_outputs
         rows, outputs, _ = posterior.roots.shape
         if rows * outputs * size > _LIMIT:
@@ -59,7 +59,7 @@ class KernelLaw:
 
     def _halves(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
         """Outputs, and whitened Jacobian rows in float64, some inputs at a time."""
-        size = self.target.layout.network_size
+        size = self.engine.layout.network_size
         step = max(1, min(batch_size, _NUMBERS // (self.num_outputs * size)))
         outputs, rows = self.prior.halves(x, step)
         return outputs, rows.double()
@@ -70,7 +70,7 @@ class KernelLaw:
 
     def moments(self, x: Inputs, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`LinearLaw`."""
-        step = max(1, min(batch_size, _NUMBERS // (self.num_outputs * self.target.layout.network_size)))
+        step = max(1, min(batch_size, _NUMBERS // (self.num_outputs * self.engine.layout.network_size)))
         for _, part in self.prior.chunks(x, step):
             outputs, rows = self._halves(part, step)
             classes = outputs.shape[1]
@@ -89,7 +89,7 @@ class KernelLaw:
         """Displacements of θ under the posterior, by Matheron's rule: a draw δ of the prior, corrected by what the seen
         rows say of it."""
         root_t = math.sqrt(self.posterior.temperature)
-        size = self.target.layout.network_size
+        size = self.engine.layout.network_size
         tau = self.posterior.prior_precision[:size]
         made = []
         for k in range(draws):
@@ -109,5 +109,5 @@ class KernelLaw:
 
     def learned_moments(self) -> tuple[Tensor, Tensor]:
         """What the likelihood learns stays at its mode."""
-        mean = self.posterior.theta[self.target.layout.network_size :]
+        mean = self.posterior.theta[self.engine.layout.network_size :]
         return mean, torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=mean.device)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.capture import Capture, CapturedPass, RuleBroken
 from temperance.inference.curvature.general import GeneralGradients
 from temperance.inference.curvature.layers import EmbeddingLayer, Layer, Matrix
@@ -25,7 +26,6 @@ from temperance.linalg.blocks import Block, DiagonalBlock
 from temperance.linalg.kronecker import KroneckerBlock, KroneckerInverse, matrix_output_covariance
 from temperance.linalg.operator import Covariance
 from temperance.linalg.places import take
-from temperance.model.target import Target
 from temperance.posteriors import LaplacePosterior
 
 _NUMBERS = 2**25  # of Jacobians held at once
@@ -84,7 +84,7 @@ class Pass:
     def jacobian(self, block: Block) -> Tensor:
         """The Jacobian over the coordinates of a block, B × C × p."""
         if isinstance(block.places, Tensor):
-            whole = self.outputs.new_zeros(self.rows, self.classes, self.law.target.layout.size)
+            whole = self.outputs.new_zeros(self.rows, self.classes, self.law.engine.layout.size)
             for number, spans in enumerate(self.law.sources):
                 at = 0
                 for start, stop in spans:
@@ -95,7 +95,7 @@ class Pass:
 
     def _span(self, span: Span) -> Tensor:
         pieces, low = [], span[0]
-        size = self.law.target.layout.network_size
+        size = self.law.engine.layout.network_size
         if span[0] >= size:  # what the likelihood learns moves no output
             return self.outputs.new_zeros(self.rows, self.classes, span[1] - span[0])
         while low < span[1]:  # a span may run over several sources (a diagonal block over the whole network)
@@ -109,10 +109,10 @@ class Pass:
 class LinearLaw:
     """Outputs under a Laplace posterior: Gaussian, with mean f(x; θ*) and covariance J Σ Jᵀ."""
 
-    def __init__(self, target: Target, posterior: LaplacePosterior, x: Inputs) -> None:
-        self.target, self.posterior = target, posterior
+    def __init__(self, engine: Engine, posterior: LaplacePosterior, x: Inputs) -> None:
+        self.engine, self.posterior = engine, posterior
         self.operator = posterior.operator
-        layout = target.layout
+        layout = engine.layout
         random = torch.zeros(layout.size, dtype=torch.bool)
         for block in self.operator.blocks:
             if isinstance(block.places, Tensor):
@@ -121,8 +121,8 @@ class LinearLaw:
                 for start, stop in block.places:
                     random[start:stop] = True
         names = [e.name for e in layout.network_entries if bool(random[e.start : e.stop].any())]
-        self.capture = Capture(target, posterior.mean, dict(posterior.buffers), names)
-        probe = map_tensors(lambda t: t[:_PROBE].to(target.device), x)
+        self.capture = Capture(engine, posterior.mean, dict(posterior.buffers), names)
+        probe = map_tensors(lambda t: t[:_PROBE].to(engine.device), x)
         if not self.capture.recall():
             self.capture.verify(probe)
         self._arrange()
@@ -153,7 +153,7 @@ class LinearLaw:
                 self._arrange()
 
     def _is_learned(self, block: Block) -> bool:
-        return not isinstance(block.places, Tensor) and block.places[0][0] >= self.target.layout.network_size
+        return not isinstance(block.places, Tensor) and block.places[0][0] >= self.engine.layout.network_size
 
     def _matched(self) -> dict[tuple[Span, ...], tuple[int, int]]:
         """Layers and groups by their places in θ."""
@@ -196,7 +196,7 @@ class LinearLaw:
         step = max(1, min(batch_size, _NUMBERS // self._numbers))
         for start in range(0, rows, step):
             at = slice(start, min(start + step, rows))
-            yield at, map_tensors(lambda t, at=at: t[at].to(self.target.device), x)  # type: ignore[misc]
+            yield at, map_tensors(lambda t, at=at: t[at].to(self.engine.device), x)  # type: ignore[misc]
 
     # ------------------------------------------------------------------ marginals
 
@@ -226,7 +226,7 @@ class LinearLaw:
 
     def _diagonal_covariance(self, run: Pass, block: DiagonalBlock, variance: Tensor) -> Tensor:
         """Layer by layer: a matrix layer without its Jacobian, others with."""
-        whole = torch.zeros(self.target.layout.size, dtype=variance.dtype, device=variance.device)
+        whole = torch.zeros(self.engine.layout.size, dtype=variance.dtype, device=variance.device)
         at = 0
         for start, stop in block.places:
             whole[start:stop] = variance[at : at + stop - start]
@@ -279,7 +279,7 @@ class LinearLaw:
                 f"the joint covariance of {size} outputs needs their Jacobian in a block of {largest:,} parameters, "
                 f"{size * largest * 4 / 2**30:.1f} GiB; ask for fewer rows at once, or use output_functions()."
             )
-        total = torch.zeros(size, size, dtype=torch.float64, device=self.target.device)
+        total = torch.zeros(size, size, dtype=torch.float64, device=self.engine.device)
         outputs: list[Tensor] = []
         for block, factor in self.blocks:
             rows, outputs = [], []
@@ -299,8 +299,8 @@ class LinearLaw:
         rows = first_tensor(x).shape[0]
         for start in range(0, rows, batch_size):
             at = slice(start, min(start + batch_size, rows))
-            part = map_tensors(lambda t, at=at: t[at].to(self.target.device), x)  # type: ignore[misc]
-            with self.capture.attached(), differentiable_twice(self.target.network):
+            part = map_tensors(lambda t, at=at: t[at].to(self.engine.device), x)  # type: ignore[misc]
+            with self.capture.attached(), differentiable_twice(self.engine.network):
                 flow = self.capture.run(part, layers=())
                 products = JacobianProducts(flow.outputs, self.capture.parameters(), self.capture.entries)
                 made = torch.stack([flow.outputs.detach() + products.forward(take(d, places)) for d in deltas])
@@ -314,7 +314,7 @@ class LinearLaw:
 
     def learned_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and covariance of what the likelihood learns; of size zero where nothing is."""
-        size = self.target.layout.network_size
+        size = self.engine.layout.network_size
         mean = self.posterior.mean[size:]
         covariance = torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=mean.device)
         for block, factor in zip(self.operator.blocks, self.operator.parts, strict=True):

@@ -22,8 +22,8 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import Inputs
+from temperance.engine.engine import Engine
 from temperance.model.likelihoods import Likelihood
-from temperance.model.target import Target
 from temperance.posteriors import Posterior
 from temperance.predict.gaussian_sources import (
     FunctionSource,
@@ -166,7 +166,7 @@ def linearised_kind(kind: type[Predictive]) -> type[LinearisedMixin]:
 
 
 def predict_linearised(
-    target: Target,
+    engine: Engine,
     posterior: Posterior,
     x: Inputs,
     kind: type[Predictive],
@@ -176,8 +176,8 @@ def predict_linearised(
     batch_size: int,
 ) -> Predictive:
     """The predictive of the linearised network; see the module."""
-    linear = Linearised(target, posterior, x, batch_size)
-    parts, form, likelihood = len(linear.laws), linearised_kind(kind), target.likelihood
+    linear = Linearised(engine, posterior, x, batch_size)
+    parts, form, likelihood = len(linear.laws), linearised_kind(kind), engine.likelihood
 
     def functions(count: int) -> FunctionSource:
         wanted = max(count, draws or 0)

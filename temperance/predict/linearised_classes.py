@@ -67,12 +67,12 @@ class LinearisedClassPredictive(LinearisedMixin, ClassPredictive):
         """log p(y | x, D) per row, by the link."""
         if self.link == "points":
             return super().log_prob(y)
-        target = self._targets(y)
+        engine = self._targets(y)
         parts = []
         for rows, means, covariances in self._marginals():
             found = []
             for mean, covariance, share in zip(means, covariances, self.source.shares, strict=True):
-                found.append(self._link_log_prob(mean, covariance, target[rows]) + math.log(share))
+                found.append(self._link_log_prob(mean, covariance, engine[rows]) + math.log(share))
             parts.append(torch.stack(found).logsumexp(0))
         return torch.cat(parts)
 

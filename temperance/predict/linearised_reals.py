@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.model.likelihoods import AdditiveGaussianNoise, GaussianNoise, Likelihood
-from temperance.model.likelihoods.base import Learned
+from temperance.model.likelihoods.base import LearnedValues
 from temperance.predict.gaussian_sources import GaussianSource, MarginalSource, standard_points
 from temperance.predict.linearised import LINEARISED, LinearisedMixin
 from temperance.predict.reals import RealPredictive
@@ -34,15 +34,15 @@ class SpreadNoise(GaussianNoise):
         """That of the noise alone."""
         return self.noise.location(outputs)
 
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """√(σ² + v)."""
         return (self.noise.noise_scale(outputs, learned).square() + learned["epistemic"]).sqrt()
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive is not trained: use the target's likelihood")
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
         raise NotImplementedError("a predictive is not trained: use the target's likelihood")
 
@@ -136,13 +136,13 @@ class LinearisedNormalPredictive(LinearisedRealPredictive):
 
     def joint_log_prob(self, y: Any) -> Tensor:
         """log p of all rows together, log Σ over components and noise levels of N(y; f, K + σ² I), in closed form."""
-        target = self._targets(y)
+        engine = self._targets(y)
         _, outputs, learned = next(iter(self.source.blocks()))
         noises = self.noise.variance(outputs, learned)[:, 0].double()  # one row stands for all: members × C
         rows, each = self.source.rows, self.source.each
         found = []
         for k, (means, joint) in enumerate(self._joint_moments()):
-            delta = (target - means).flatten().double()
+            delta = (engine - means).flatten().double()
             for member in range(k * each, (k + 1) * each):
                 lower = torch.linalg.cholesky(joint + torch.diag(noises[member].repeat(rows)))
                 white = torch.linalg.solve_triangular(lower, delta.unsqueeze(1), upper=False)

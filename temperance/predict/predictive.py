@@ -74,10 +74,10 @@ class Predictive(ABC):
         return total
 
     def _targets(self, y: Any) -> Tensor:
-        tensor = torch.as_tensor(y).to(self.source.target.device)
+        tensor = torch.as_tensor(y).to(self.source.engine.device)
         if tensor.dim() == 0 or len(tensor) != len(self):
             raise ArgumentError(f"`y` must have one entry for each of the {len(self)} rows; got {tuple(tensor.shape)}.")
-        return self.likelihood.prepare(tensor, self.source.num_outputs, self.source.target.layout.dtype)
+        return self.likelihood.prepare(tensor, self.source.num_outputs, self.source.engine.layout.dtype)
 
     def _member_log_prob(self, y: Tensor, block: OutputBlock) -> Tensor:
         rows, outputs, learned = block
@@ -89,9 +89,9 @@ class Predictive(ABC):
 
     def log_prob(self, y: Any) -> Tensor:
         """log p(y | x, D) per row: log Σ_s w_s p(y | x, θ_s)."""
-        target = self._targets(y)
+        engine = self._targets(y)
         weights = self._log_weights.unsqueeze(-1)
-        parts = [(self._member_log_prob(target, block) + weights).logsumexp(0) for block in self.source.blocks()]
+        parts = [(self._member_log_prob(engine, block) + weights).logsumexp(0) for block in self.source.blocks()]
         return torch.cat(parts)
 
     def joint_log_prob(self, y: Any) -> Tensor:
@@ -99,10 +99,10 @@ class Predictive(ABC):
 
         Marginals do not see whether the errors of two rows go together; the joint does.
         """
-        target = self._targets(y)
+        engine = self._targets(y)
         total = torch.zeros(self.num_draws, dtype=torch.float64, device=self.weights.device)
         for block in self.source.blocks():
-            total += self._member_log_prob(target, block).double().sum(-1)
+            total += self._member_log_prob(engine, block).double().sum(-1)
         return (total + self._log_weights.double()).logsumexp(0)
 
     def mean(self) -> Tensor:

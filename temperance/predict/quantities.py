@@ -39,10 +39,10 @@ class ValuePredictive(Predictive):
 
     def cdf(self, y: Any) -> Tensor:
         """P(Y ≤ y | x, D), rows × outputs."""
-        target = self._targets(y)
+        engine = self._targets(y)
         parts = []
         for rows, outputs, learned in self.source.blocks():
-            parts.append(self._average(partial(self._member_cdf, target[rows]), outputs, learned))
+            parts.append(self._average(partial(self._member_cdf, engine[rows]), outputs, learned))
         return torch.cat(parts)
 
     def _member_cdf(self, y: Tensor, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.data.sources import Inputs, first_tensor, map_tensors
-from temperance.model.target import Target
+from temperance.engine.engine import Engine
 from temperance.posteriors.base import Nodes
 
 _BLOCK_BYTES = 2**25  # outputs of all nodes for one block of rows
@@ -24,7 +24,7 @@ OutputBlock = tuple[slice, Tensor, dict[str, Tensor]]
 class Outputs(Protocol):
     """Outputs S × N × C, however they are made, with the weight of each of the S."""
 
-    target: Target
+    engine: Engine
     rows: int
     num_outputs: int
     weights: Tensor
@@ -43,14 +43,14 @@ class OutputSource:
     """
 
     def __init__(
-        self, target: Target, nodes: Nodes, x: Inputs, *, batch_size: int = _ROWS, keep_bytes: int = _KEEP_BYTES
+        self, engine: Engine, nodes: Nodes, x: Inputs, *, batch_size: int = _ROWS, keep_bytes: int = _KEEP_BYTES
     ) -> None:
-        self.target, self._nodes, self.x, self.batch_size = target, nodes, x, batch_size
+        self.engine, self._nodes, self.x, self.batch_size = engine, nodes, x, batch_size
         weights = nodes.weights.double()
-        self.weights = (weights / weights.sum()).to(device=target.device, dtype=target.layout.dtype)
+        self.weights = (weights / weights.sum()).to(device=engine.device, dtype=engine.layout.dtype)
         self.rows = first_tensor(x).shape[0]
-        self.num_outputs = target.probe_outputs(map_tensors(lambda t: t[:1], x)).shape[-1]
-        size = target.layout.dtype.itemsize * len(nodes) * self.num_outputs
+        self.num_outputs = engine.target.probe_outputs(map_tensors(lambda t: t[:1], x)).shape[-1]
+        size = engine.layout.dtype.itemsize * len(nodes) * self.num_outputs
         self._block = max(1, min(self.rows, _BLOCK_BYTES // size))
         self._kept: list[OutputBlock] | None = [] if size * self.rows <= keep_bytes else None
         self._complete = False
@@ -80,31 +80,31 @@ class OutputSource:
             self._kept, self._complete = made, True
 
     def _compute(self, rows: slice) -> OutputBlock:
-        target, total = self.target, len(self._nodes)
+        engine, total = self.engine, len(self._nodes)
         count = rows.stop - rows.start
-        by_theta = _THETA_BYTES // max(1, target.layout.size * target.layout.dtype.itemsize)
+        by_theta = _THETA_BYTES // max(1, engine.layout.size * engine.layout.dtype.itemsize)
         at_once = max(1, min(total, by_theta, _PASSES // min(count, self.batch_size)))
         shape = (total, count, self.num_outputs)
         if self._kept is None:  # one piece of memory for all blocks: what was made of a block is used before the next
             if self._memory is None:
                 size = total * self._block * self.num_outputs
-                self._memory = torch.empty(size, dtype=target.layout.dtype, device=target.device)
+                self._memory = torch.empty(size, dtype=engine.layout.dtype, device=engine.device)
             outputs = self._memory[: total * count * self.num_outputs].view(shape)
         else:
-            outputs = torch.empty(shape, dtype=target.layout.dtype, device=target.device)
+            outputs = torch.empty(shape, dtype=engine.layout.dtype, device=engine.device)
         learned: list[dict[str, Tensor]] = []
         with torch.no_grad():
             for low in range(0, total, at_once):
                 high = min(low + at_once, total)
                 theta, buffers = self._nodes.fetch(low, high)
-                theta, buffers = theta.to(target.device), {n: v.to(target.device) for n, v in buffers.items()}
-                theta = theta.to(target.device)
-                buffers = {name: value.to(target.device) for name, value in buffers.items()}
-                learned.append(target.layout.unflatten(theta, "likelihood"))
+                theta, buffers = theta.to(engine.device), {n: v.to(engine.device) for n, v in buffers.items()}
+                theta = theta.to(engine.device)
+                buffers = {name: value.to(engine.device) for name, value in buffers.items()}
+                learned.append(engine.layout.unflatten(theta, "likelihood"))
                 for start in range(0, count, self.batch_size):
                     stop = min(start + self.batch_size, count)
                     at = slice(rows.start + start, rows.start + stop)
-                    x = map_tensors(lambda t, at=at: t[at].to(target.device), self.x)  # type: ignore[misc]
-                    outputs[low:high, start:stop] = target.workspace.outputs(theta, x, buffers)
+                    x = map_tensors(lambda t, at=at: t[at].to(engine.device), self.x)  # type: ignore[misc]
+                    outputs[low:high, start:stop] = engine.outputs(theta, x, buffers)
         gathered = {name: torch.cat([part[name] for part in learned]) for name in learned[0]}
         return rows, outputs, gathered

@@ -15,6 +15,7 @@ from temperance.core.encoding import fingerprint
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference
 from temperance.model.target import Target
 from temperance.run.fitted import Fitted
@@ -56,7 +57,8 @@ def fit(
         checkpoint: a folder. The run is saved there as it goes, and if there is one already it goes on from there, bit
             for bit as if it had never stopped.
         every: steps between checkpoints; an epoch unless told (100 steps where an epoch is one step).
-        compile: compile gradients with ``torch.compile`` (see :meth:`Target.compile`): for long runs of small networks.
+        compile: compile gradients with ``torch.compile``: worth its minute for long runs of small networks. Without a
+            compiler on the machine, a warning says so and everything works as before.
         progress: show a progress bar; ``None`` shows it on a terminal.
         throw: raise :class:`NumericalError` when the run fails; otherwise look at ``fitted.info.status``.
 
@@ -90,8 +92,10 @@ def fit(
             stacklevel=2,
         )
     given = whole, held
+    if isinstance(start, nn.Module):
+        target = target.adopting(start)
     prepared = target.prepare(whole).to(target.device)
-    target.begin(prepared)
+    target = target.beginning(prepared)
     held = None if held is None else target.prepare(held, "held_out").to(target.device)
     rows = len(prepared) if facts.reads == "full" else batch_size
     per_epoch = prepared.steps_per_epoch(rows)
@@ -99,14 +103,13 @@ def fit(
     if total:
         _check_batch_norm(target, len(prepared), batch_size)
     method.check_run(total)
-    if compile and not target.is_compiled:
-        target.compile()
     theta = None if start is None else target.theta_of(start)
+    engine = Engine(target, prepared, compile=compile)
     run = {
         **settings,
         "seed": seed,
         "batch_size": batch_size,
-        "compile": target.is_compiled,
+        "compile": compile,
         "data": whole.fingerprint(),
         "num_data": len(whole),
         "held_out": None if held is None else held.fingerprint(),
@@ -114,7 +117,7 @@ def fit(
     }
     if every is None:
         every = per_epoch if per_epoch > 1 else _STEPS_BETWEEN_SAVES
-    loop = Loop(target, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
+    loop = Loop(engine, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
     loop.given = given
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))
@@ -142,7 +145,7 @@ def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:
 def _check_batch_norm(target: Target, rows: int, batch_size: int) -> None:
     """Batch norm cannot train on a single row."""
     last = rows % min(batch_size, rows) or min(batch_size, rows)
-    if last == 1 and target.workspace.batch_norm_names():
+    if last == 1 and target.batch_norm_names():
         raise ArgumentError(
             f"`batch_size` {batch_size} leaves a last batch of one row out of {rows}, and batch norm cannot train on "
             "that; choose another."

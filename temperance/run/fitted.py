@@ -17,6 +17,7 @@ from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.evidence import Tune, evidence_gradient
 from temperance.model.target import Target
 from temperance.posteriors import Density, Gaussian, LaplacePosterior, Posterior, centre_of
@@ -62,6 +63,18 @@ class Fitted:
     run: dict[str, Any] = field(default_factory=dict, repr=False)
     data: Data | None = field(default=None, repr=False, compare=False)
     held_out: Data | None = field(default=None, repr=False, compare=False)
+    _engine: Engine | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def engine(self) -> Engine:
+        """What evaluates the target; made when it is first asked for, and anew where the target is another."""
+        if self._engine is None or self._engine.target is not self.target:
+            self._engine = Engine(self.target)
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: Engine) -> None:
+        self._engine = engine
 
     def __repr__(self) -> str:
         status = self.info.status.code
@@ -72,7 +85,7 @@ class Fitted:
         self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024, by: str | None = None
     ) -> Predictive:
         """The predictive distribution at ``x``; see :func:`temperance.predict.predict`."""
-        return predict(self.target, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size, by=by)
+        return predict(self.engine, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size, by=by)
 
     def evaluate(self, data: Any, *, draws: int | None = None, by: str | None = None) -> dict[str, float]:
         """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
@@ -125,7 +138,7 @@ class Fitted:
         (``"scalar"``) or of each layer by name, and with the log of the noise scale (``"noise"``)."""
         if not isinstance(self.posterior, LaplacePosterior):
             raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
-        return evidence_gradient(self.target, self.posterior, Tune(prior, noise=noise))  # type: ignore[arg-type]
+        return evidence_gradient(self.engine, self.posterior, Tune(prior, noise=noise))  # type: ignore[arg-type]
 
     def elbo(self, data: Any, *, draws: int = 100, seed: int = 0) -> Elbo:
         """The evidence lower bound of the posterior q on ``data``, by averaging over draws of θ from q,
@@ -137,12 +150,13 @@ class Fitted:
         are divided by T.)
         """
         target, posterior = self.posterior.inside(self.target)
+        engine = self.engine.on(target)
         if not isinstance(posterior, Density):
             raise ArgumentError(
                 f"the ELBO needs a posterior with a density; {type(posterior).__name__} of "
                 f"{type(self.method).__name__} has none."
             )
-        if target.workspace.initial_buffers:
+        if target.moving:
             raise ArgumentError("the ELBO needs a likelihood of θ alone; batch norm makes it depend on its statistics.")
         check_count(draws, "draws")
         check_seed(seed)
@@ -151,7 +165,7 @@ class Fitted:
         with torch.no_grad():
             theta = posterior.sample(draws, seed)
             for rows in theta.split(max(1, min(draws, 2**24 // target.layout.size))):
-                log_joint = target.log_density(rows.to(target.device), known)
+                log_joint = engine.log_density(rows.to(target.device), known)
                 terms.append(log_joint.double().cpu() - posterior.log_prob(rows).double().cpu())
         if isinstance(posterior, Gaussian):  # draws must be where their density says, or log q is rounding error
             inside = posterior.operator.inverse_quadratic(theta[:10] - posterior.mean).double().mean()

@@ -70,7 +70,7 @@ def fitted_of(
         settings = _settings_in(run)
         made = network if isinstance(network, nn.Module) else network(settings)
         target = Target(made, **settings)
-    target.workspace.expect_moving([str(name) for name in run.entry("moving", list)])
+    target = target.expecting(str(name) for name in run.entry("moving", list))
     check_same_network(run, target)
     if not run.has("posterior"):
         raise StoreError(
@@ -126,7 +126,7 @@ def check_same_network(run: store.Run, target: Target) -> None:
             if old.get(name) != new.get(name)
         ] or [f"dtype {then.dtype} in the run, {now.dtype} now"]
         raise MismatchError("the network differs from the one the run was made with: " + "; ".join(differences[:5]))
-    if run.manifest.get("frozen") != target.workspace.frozen_fingerprint():
+    if run.manifest.get("frozen") != target.frozen_fingerprint():
         raise MismatchError(
             "the frozen parameters or buffers of the network differ from those the run was made with: load the same "
             "pretrained weights first."

@@ -20,8 +20,8 @@ from temperance.core.progress import ProgressBar
 from temperance.core.seeds import generator
 from temperance.core.status import EARLY_STOPPED, INTERRUPTED, OK, UNFINISHED, Status
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Inference, Info, NeedsData, Starts
-from temperance.model.target import Target
 from temperance.run import store
 from temperance.run.fitted import Fitted
 from temperance.run.loading import check_same_network, load
@@ -41,7 +41,7 @@ class Loop:
 
     def __init__(
         self,
-        target: Target,
+        engine: Engine,
         method: Inference[Any],
         data: Data,
         held_out: Data | None,
@@ -55,7 +55,7 @@ class Loop:
     ) -> None:
         if not isinstance(every, int) or every < 1:
             raise ArgumentError(f"`every` must be a positive number of steps; got {every!r}.")
-        self.target, self.method, self.data, self.held_out = target, method, data, held_out
+        self.engine, self.method, self.data, self.held_out = engine, method, data, held_out
         self.facts = method.facts()
         self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
         self.settings = run
@@ -93,14 +93,14 @@ class Loop:
                 f"the checkpoint {str(self.path)!r} has made {info.steps} steps, more than the {self.total} wanted."
             )
         if finished is not None and (info.status.code == EARLY_STOPPED.code or finished == self.total):
-            self.finished = load(self.path, self.target.network, target=self.target)
+            self.finished = load(self.path, self.engine.target.network, target=self.engine.target)
             return
         self.state = self._begin(theta)
         saved.read(lambda: self._restore(saved), "the state")
         self.info = replace(info, status=OK, total_steps=self.total)
 
     def _begin(self, theta: Tensor | None) -> Any:
-        return self.method.init(self.target, Starts.of(theta), [generator(self.seed, "method")])
+        return self.method.init(self.engine, Starts.of(theta), [generator(self.seed, "method")])
 
     def _restore(self, saved: store.Run) -> None:
         """Put the saved state into the one that ``init`` has made, and random generators where they were."""
@@ -109,7 +109,7 @@ class Loop:
             {"method": self.state, "global": None, "cuda": None, "epoch_loss": self.epoch_loss},
             saved.form("state"),
             saved.tensors("state"),
-            self.target.device,
+            self.engine.device,
         )
         self.state, self.epoch_loss = state["method"], state["epoch_loss"]
         self.method.keep_in(self.state, self.path)
@@ -118,7 +118,7 @@ class Loop:
             torch.cuda.set_rng_state_all([generator_state.cpu() for generator_state in state["cuda"]])
 
     def _check_same_run(self, saved: store.Run) -> None:
-        check_same_network(saved, self.target)
+        check_same_network(saved, self.engine.target)
         then = saved.entry("run", dict)
         changed = [key for key, now in self.settings.items() if then.get(key) != now]
         differences = [_DIGESTS.get(key) or f"{key} ({then.get(key)!r}, now {self.settings[key]!r})" for key in changed]
@@ -137,7 +137,7 @@ class Loop:
         with ProgressBar(title, self.total, progress) as bar, GracefulInterrupt() as interrupt:
             try:
                 for batch in self._batches():
-                    self.state, info = self.method.step(self.target, self.state, batch)
+                    self.state, info = self.method.step(self.engine, self.state, batch)
                     if not info.status.ok:
                         return info.status
                     self._record(batch, info)
@@ -177,7 +177,7 @@ class Loop:
                     held_out=self.held_out,
                     whole=self.data,
                 )
-                yield placed.to(self.target.device)
+                yield placed.to(self.engine.device)
                 if self.info.steps >= self.total:
                     return
 
@@ -196,9 +196,11 @@ class Loop:
     # ------------------------------------------------------------------ after the last step
 
     def _fitted(self, data: Data | None) -> Fitted:
-        (posterior,) = self.method.posteriors(self.target, self.state, data)
-        target = posterior.retarget(self.target)
-        return Fitted(target, posterior, self.info, self.method, self.seed, self.settings, *self.given)
+        (posterior,) = self.method.posteriors(self.engine, self.state, data)
+        target = posterior.retarget(self.engine.target)
+        made = Fitted(target, posterior, self.info, self.method, self.seed, self.settings, *self.given)
+        made.engine = self.engine.on(target)  # what is known of the network need not be found out again
+        return made
 
     def _needs_data(self) -> bool:
         """Whether the method has a second phase over the data."""
@@ -219,7 +221,7 @@ class Loop:
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
             "epoch_loss": self.epoch_loss,
         }
-        manifest, parts = describe(self.target, self.info, self.method, self.seed, self.settings)
+        manifest, parts = describe(self.engine.target, self.info, self.method, self.seed, self.settings)
         parts |= value_part("state", state)
         if fitted is None:
             with contextlib.suppress(NeedsData, NumericalError):

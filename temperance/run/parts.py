@@ -43,8 +43,8 @@ def describe(
     history = {name: numbers.pop(name) for name in HISTORIES}
     manifest = {
         "layout": target.layout.describe(),
-        "frozen": target.workspace.frozen_fingerprint(),
-        "moving": sorted(target.workspace.initial_buffers),
+        "frozen": target.frozen_fingerprint(),
+        "moving": sorted(target.moving),
         "seed": seed,
         "info": numbers,
         "run": run,
@@ -63,7 +63,7 @@ def target_settings(target: Target) -> dict[str, Any]:
         "temperature": target.temperature,
         "likelihood_temperature": target.likelihood_temperature,
         "subset": target.subset,
-        "freeze_batch_norm": target.workspace.freeze_batch_norm,
+        "freeze_batch_norm": target.freeze_batch_norm,
     }
 
 

@@ -14,14 +14,14 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Reals
 from temperance.core.seeds import check_seed
-from temperance.data.data import Batch, Data
-from temperance.engine.energy import Energies
+from temperance.data.data import Data
+from temperance.engine.energy import Energies, OwnEnergies
 from temperance.inference import Collect, Ensemble, Warmup
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, SteppingKernel
 from temperance.inference.langevin.sampler import Sampler
 from temperance.judge import diagnose
-from temperance.model.likelihoods.base import Learned, Likelihood
-from temperance.model.priors.base import Density, Prior, span
+from temperance.model.likelihoods.base import LearnedValues, Likelihood
+from temperance.model.priors.base import BoundPrior, Density, Prior, span
 from temperance.model.target import Target
 from temperance.model.theta import Entry, Layout
 from temperance.posteriors import Draws, Mixture
@@ -120,8 +120,8 @@ def sample(
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
         raise ArgumentError(f"`warmup` must be a number of steps, 0 or more; got {warmup!r}.")
     begin = _starts(start, chains)
-    target = DensityTarget(log_density, begin[0])
-    target.check(begin)
+    target = density_target(log_density, begin[0])
+    _check_finite_at(log_density, begin)
     if isinstance(method, SteppingKernel) and method.step_size is None:
         method = Warmup(method, warmup)
     settling = method.facts().settling
@@ -168,39 +168,31 @@ def _starts(start: Any, chains: int) -> Tensor:
 # ---------------------------------------------------------------------- a log density as a target
 
 
-class DensityTarget(Target):
+def density_target(log_density: LogDensity, start: Tensor) -> Target:
     """A user's log density in the place of network, data and prior: U(θ) = −log p(θ)."""
+    return Target(_DensityNetwork(log_density, start), _Itself(), _Flat())
 
-    def __init__(self, log_density: LogDensity, start: Tensor) -> None:
-        super().__init__(_Density(log_density, start), _Itself(), _Flat())
-        self.log_density_of = log_density
 
-    def check(self, starts: Tensor) -> None:
-        """One number, and a finite one, at every start."""
-        for k, start in enumerate(starts):
-            value = self.log_density_of(start.clone())
-            if not isinstance(value, Tensor) or value.dim() != 0:
-                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise ArgumentError(f"`log_density` must return a tensor of one number, of shape (); got {got}.")
-            if not bool(torch.isfinite(value)):
-                raise ArgumentError(
-                    f"`log_density` must be finite where the chains start; got {float(value)} for chain {k + 1}."
-                )
-
-    def energies_on(self, batch: Batch) -> Energies:
-        """See :class:`Target`."""
-        if self._energies is None:
-            self._energies = _DensityEnergies(self, batch)
-        return self._energies
+def _check_finite_at(log_density: LogDensity, starts: Tensor) -> None:
+    """One number, and a finite one, at every start."""
+    for k, start in enumerate(starts):
+        value = log_density(start.clone())
+        if not isinstance(value, Tensor) or value.dim() != 0:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ArgumentError(f"`log_density` must return a tensor of one number, of shape (); got {got}.")
+        if not bool(torch.isfinite(value)):
+            raise ArgumentError(
+                f"`log_density` must be finite where the chains start; got {float(value)} for chain {k + 1}."
+            )
 
 
 class _DensityEnergies(Energies):
     """−log p of all chains: without the detour through a network."""
 
-    def __init__(self, target: DensityTarget, batch: Batch) -> None:
+    def __init__(self, log_density: LogDensity) -> None:
         self.native = None
-        self.prior = target.bound_prior
-        self.function = target.log_density_of
+        self.prior = BoundPrior([])
+        self.function = log_density
         self.together: Callable[[Tensor], Tensor] | None = torch.func.vmap(self.function, randomness="error")
 
     def __call__(self, theta: Tensor, grad: Tensor | None = None) -> Tensor:
@@ -223,11 +215,18 @@ class _DensityEnergies(Energies):
         return torch.stack([self.function(row) for row in theta])
 
 
-class _Density(nn.Module):
+class _DensityNetwork(OwnEnergies):
     def __init__(self, log_density: LogDensity, start: Tensor) -> None:
         super().__init__()
         self.theta = nn.Parameter(start.clone())
         self._log_density = log_density
+        self._energies: _DensityEnergies | None = None
+
+    def own_energies(self) -> Energies:
+        """−log p, made once for each working copy."""
+        if self._energies is None:
+            self._energies = _DensityEnergies(self._log_density)
+        return self._energies
 
     def forward(self, x: Tensor) -> Tensor:
         """The log density, once for each row."""
@@ -243,28 +242,28 @@ class _Itself(Likelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return y
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return outputs[..., 0]
 
     def _none(self, *_: object) -> Tensor:
         raise ArgumentError("a log density has no predictions: look at `.theta`.")
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._none()
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         return self._none()
 
 

@@ -14,6 +14,7 @@ from temperance.core.growing import Rows
 from temperance.core.seeds import generator
 from temperance.data.data import Data
 from temperance.engine.energy import Energies
+from temperance.engine.engine import Engine
 from temperance.engine.native.mlp import NativeMLP
 from temperance.inference.base import Inference, Starts
 from temperance.model.likelihoods import Normal
@@ -39,7 +40,7 @@ def _gradients_counted() -> Iterator[list[int]]:
     seen = [0]
 
     def of_rows(original: Any) -> Any:
-        def gradient(self: Target, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def gradient(self: Engine, theta: Tensor, *args: Any, **kwargs: Any) -> Any:
             seen[0] += len(theta) if theta.dim() == 2 else 1
             return original(self, theta, *args, **kwargs)
 
@@ -61,7 +62,7 @@ def _gradients_counted() -> Iterator[list[int]]:
         return leapfrog
 
     with (
-        patched(Target, "gradient", of_rows),
+        patched(Engine, "gradient", of_rows),
         patched(Energies, "__call__", of_energies),
         patched(NativeMLP, "leapfrog", of_leapfrogs),
     ):
@@ -76,7 +77,8 @@ def check_cost(report: Report, method: Inference[Any]) -> None:
     target = Target(network, Normal(scale=1.0), GaussianPrior(scale=1.0))
     rng = generator(0, "check-cost")
     data = target.prepare(Data(torch.randn(64, 8, generator=rng), torch.randn(64, 2, generator=rng)))
-    state = method.init(target, Starts(), [generator(0, "method")])
+    engine = Engine(target, data)
+    state = method.init(engine, Starts(), [generator(0, "method")])
     streams = None if facts.streams == 1 or facts.reads == "full" else facts.streams
     whole = facts.reads == "full"
     batches = list(data.batches(64 if whole else 16, seed=0, streams=streams)) * (4 if whole else 1)
@@ -84,10 +86,10 @@ def check_cost(report: Report, method: Inference[Any]) -> None:
         dataclasses.replace(b, last=False, step=k, total_steps=len(batches) + 1) for k, b in enumerate(batches, start=1)
     ]
     first = dataclasses.replace(batches[0], step=0)
-    state, _ = method.step(target, state, first)  # what only the first step needs is not a cost of each step
+    state, _ = method.step(engine, state, first)  # what only the first step needs is not a cost of each step
     with _gradients_counted() as gradients:
         for batch in batches:
-            state, _ = method.step(target, state, batch)
+            state, _ = method.step(engine, state, batch)
     per_step = gradients[0] / len(batches)
     report.add(
         "declared gradients a step",

@@ -28,7 +28,8 @@ def check_prior(prior: Prior, network: nn.Module | None = None, false_alarm: flo
 
     * each elementwise density integrates to one (adaptive quadrature);
     * the gradient equals the derivative of the log density (autograd, float64);
-    * draws follow the density: a Kolmogorov–Smirnov test against the integrated density, element by element.
+    * draws follow the density: a Kolmogorov–Smirnov test against the integrated density, element by element; where
+      numbers depend on each other (scales that are learned), E[θᵢ ∂ᵢ log p(θ)] = −1 for each of them.
 
     >>> from temperance import GaussianPrior
     >>> check_prior(GaussianPrior(scale=0.5)).passed
@@ -36,6 +37,8 @@ def check_prior(prior: Prior, network: nn.Module | None = None, false_alarm: flo
     """
     network = (nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)) if network is None else network).double()
     layout = Layout.of(network)
+    learned = [(p.name, p.shape, "prior") for p in prior.learned_parameters(layout.network_entries)]
+    layout = Layout.of(network, None, learned)
     bound = prior.bind(layout)
     report = Report(repr(prior))
     rng = generator(0, "check-prior")
@@ -73,8 +76,17 @@ def check_prior(prior: Prior, network: nn.Module | None = None, false_alarm: flo
             for a, b in ((-np.inf, -1), (-1, -0.01), (-0.01, 0), (0, 0.01), (0.01, 1), (1, np.inf))
         )
         report.add(f"{entry.name} integrates to one", abs(total - 1) < 1e-5, f"{total:.8f}")
+        if prior.learns:
+            continue
         probability = _ks_probability(column.numpy(), log_density)
         report.add(f"{entry.name} draws follow the density", probability > false_alarm, f"p = {probability:.2g}")
+    if prior.learns:
+        slope = torch.zeros_like(draws)
+        bound.add_gradient(draws, slope)
+        virial = (draws * slope).double() + 1
+        error = float((virial.mean(0) / (virial.std(0) / len(virial) ** 0.5)).abs().max())
+        limit = critical_value(layout.size, false_alarm)
+        report.add("draws follow the density", error < limit, f"largest deviation {error:.1f} of {limit:.1f} errors")
     return report.raise_if_failed()
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from temperance.core.errors import NumericalError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference import Collect, Ensemble, Exactness, Inference
 from temperance.inference.base import Starts
 from temperance.judge import diagnose
@@ -144,7 +145,7 @@ def _run(
     if method.facts().exact in (Exactness.POSTERIOR, Exactness.OWN_LAW) and not isinstance(method, Collect):
         probe = fit(target, method, problem.data, steps=1, batch_size=rows, progress=False)
         if isinstance(probe.posterior, Point | Draws):
-            together = method.at_once(target, Starts())
+            together = method.at_once(Engine(target, target.prepare(problem.data)), Starts())
             method = Ensemble(method, draws) if together else Collect(method, burn=0.1, every=1)  # type: ignore[arg-type]
     start = None
     if settled:

@@ -45,7 +45,7 @@ def test_an_unknown_name_lists_the_known_ones(given: object) -> None:
 
 
 def test_a_name_cannot_be_taken_twice() -> None:
-    with pytest.raises(ArgumentError, match="'counts' is that of Counts"):
+    with pytest.raises(ArgumentError, match=r"'counts' is that of core\.Counts"):
         type("Tallies", (Quantities,), {"name": "counts"})
     assert Outcome.named("counts") == Counts()
 

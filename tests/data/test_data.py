@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError
 from temperance.data import Data
+from temperance.engine.engine import Engine
 
 
 class Squares(Dataset):
@@ -90,10 +91,10 @@ def test_ragged_batches_leave_the_log_density_unbiased():
     target = tp.Target(network, tp.Normal(0.7), tp.GaussianPrior(1.0), temperature=0.5)
     data = target.prepare(Data(x, y))
     theta = target.initial_theta()
-    whole = float(target.log_density(theta, data))
+    whole = float(Engine(target).log_density(theta, data))
     last = []
     for seed in range(1500):
-        estimates = [(b.size, float(target.log_density(theta, b))) for b in data.batches(4, seed=seed)]
+        estimates = [(b.size, float(Engine(target).log_density(theta, b))) for b in data.batches(4, seed=seed)]
         assert [size for size, _ in estimates] == [4, 4, 3]
         last.append(estimates[-1][1])
         if seed < 20:

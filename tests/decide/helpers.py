@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.posteriors import Draws
 from temperance.predict import Predictive, from_outputs, predict
 
@@ -16,7 +17,7 @@ def classes_from(logits: Tensor, likelihood: tp.Likelihood | None = None) -> Pre
     network = nn.Sequential(nn.Linear(rows, outputs, bias=False)).double()
     target = tp.Target(network, likelihood or tp.Categorical(), tp.GaussianPrior(1.0))
     theta = logits.double().transpose(1, 2).reshape(members, -1)
-    return predict(target, Draws(theta), torch.eye(rows, dtype=torch.float64))
+    return predict(Engine(target), Draws(theta), torch.eye(rows, dtype=torch.float64))
 
 
 def values_from(means: Tensor, noise: float = 0.5) -> Predictive:

@@ -12,6 +12,7 @@ from temperance.core.errors import ArgumentError
 from temperance.decide import acquire
 from temperance.decide.acquire import bald, batch_bald, choose, epig, joint_information
 from temperance.decide.members import joint_moments, member_probabilities
+from temperance.engine.engine import Engine
 from temperance.posteriors import Draws, Mixture
 from temperance.predict import predict
 from temperance.predict.affine import AffinePredictive
@@ -55,7 +56,7 @@ def test_weights_of_members_count():
     )
     theta = random_logits(3, 1, 6)[:, 0]
     unequal = Mixture([Draws(theta[:1]), Draws(theta[1:])], (0.8, 0.2))
-    pred = predict(target, unequal, torch.eye(3, dtype=torch.float64))
+    pred = predict(Engine(target), unequal, torch.eye(3, dtype=torch.float64))
     probs, weights = member_probabilities(pred)
     assert weights.tolist() == pytest.approx([0.8, 0.1, 0.1])
     assert joint_information(pred, [0, 1]) == pytest.approx(brute_information(probs, weights, [0, 1]))
@@ -126,12 +127,12 @@ def test_targets_from_another_predictive_must_have_the_same_draws():
     target = tp.Target(torch.nn.Sequential(torch.nn.Linear(3, 4)).double(), tp.Categorical(), tp.GaussianPrior(1.0))
     draws = Draws(random_logits(6, 1, target.num_parameters)[:, 0])
     x = torch.randn(7, 3, dtype=torch.float64)
-    together = epig(predict(target, draws, x), [4, 5, 6])[:4]
-    apart = epig(predict(target, draws, x[:4]), predict(target, draws, x[4:]))
+    together = epig(predict(Engine(target), draws, x), [4, 5, 6])[:4]
+    apart = epig(predict(Engine(target), draws, x[:4]), predict(Engine(target), draws, x[4:]))
     assert torch.allclose(together, apart)
     other = Draws(draws.theta.flip(0))
     with pytest.raises(ArgumentError, match="same draws"):
-        epig(predict(target, draws, x[:4]), predict(target, other, x[4:]))
+        epig(predict(Engine(target), draws, x[:4]), predict(Engine(target), other, x[4:]))
 
 
 # ---------------------------------------------------------------------- real targets

@@ -207,7 +207,7 @@ def test_equal_rows_of_other_batches_are_treated_alike() -> None:
     for seed in range(40):
         torch.manual_seed(seed)
         target = tp.Target(tp.nn.MLP(3, [20, 20], 3), tp.Categorical(), tp.GaussianPrior())
-        theta = torch.stack([target.workspace.fresh_theta(7 * seed + k) for k in range(5)])
+        theta = torch.stack([target.fresh_theta(7 * seed + k) for k in range(5)])
         fitted = tp.Fitted(target, tp.posteriors.Draws(theta), tp.run.fitted.RunInfo())
         kinds = torch.randn(2, 3)
         sure = fitted.predict(kinds).probs.amax(1).argmax()  # type: ignore[attr-defined]

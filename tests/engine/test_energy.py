@@ -9,6 +9,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from tests.inference.hamiltonian.test_hamiltonian import Swish, classifier, moons, whole
 
 
@@ -19,15 +20,15 @@ def test_energies_are_those_of_the_target(activation, dtype):
     batch = whole(target, data)
     theta = torch.randn(3, target.num_parameters, generator=torch.Generator().manual_seed(0)).to(dtype)
     grad = torch.empty_like(theta)
-    found = target.energies(theta, batch, grad)
+    found = Engine(target).energies(theta, batch, grad)
     leaf = theta.clone().requires_grad_()
-    wanted = target.energy(leaf, batch)
+    wanted = Engine(target).energy(leaf, batch)
     (slope,) = torch.autograd.grad(wanted.sum(), leaf)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     assert found.dtype == torch.float64
     assert torch.allclose(found, wanted.detach().double(), rtol=tolerance)
     assert torch.allclose(grad, slope, rtol=10 * tolerance, atol=100 * tolerance)
-    assert torch.allclose(target.energies(theta, batch), found, rtol=tolerance)
+    assert torch.allclose(Engine(target).energies(theta, batch), found, rtol=tolerance)
 
 
 def test_one_by_one_in_pieces_equals_all_at_once(monkeypatch):
@@ -38,7 +39,7 @@ def test_one_by_one_in_pieces_equals_all_at_once(monkeypatch):
     batch = whole(target, Data(x, torch.randint(3, (30,), generator=rng)))
     theta = torch.randn(2, target.num_parameters, generator=rng).double()
     one, two = torch.empty_like(theta), torch.empty_like(theta)
-    energies = target.energies_on(batch)
+    energies = Engine(target).energies_on(batch)
     energies.batched = True
     together = energies(theta, one)
     energies.batched = False
@@ -60,7 +61,7 @@ def test_energies_do_not_cancel_in_single_precision():
         batch = whole(target, Data(x, y))
         theta = torch.linspace(-0.5, 0.5, target.num_parameters).to(dtype).unsqueeze(0)
         moved = theta + 0.0005
-        change[dtype] = float(target.energies(moved, batch) - target.energies(theta, batch))
+        change[dtype] = float(Engine(target).energies(moved, batch) - Engine(target).energies(theta, batch))
     assert abs(change[torch.float32] - change[torch.float64]) < 0.05
 
 
@@ -68,4 +69,4 @@ def test_energies_need_all_rows():
     target, data = classifier(), moons()
     part = next(iter(target.prepare(data).batches(10, seed=0)))
     with pytest.raises(ArgumentError, match="must hold all 60 rows"):
-        target.energies(target.initial_theta().unsqueeze(0), part)
+        Engine(target).energies(target.initial_theta().unsqueeze(0), part)

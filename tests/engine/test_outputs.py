@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import temperance as tp
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.engine.outputs import chain_outputs, outputs
 from temperance.model.theta import Layout
 
@@ -87,8 +88,8 @@ def test_a_subset_uses_the_frozen_layers_and_images_are_flattened() -> None:
     target = tp.Target(tp.nn.MLP(4, [5], 2), tp.Categorical(), tp.GaussianPrior(), subset=tp.last_layer)
     theta, x = torch.randn(3, target.layout.size), torch.randn(6, 1, 2, 2)
     with torch.no_grad():
-        fast = target.workspace.outputs(theta, x)
-        slow = target.workspace.outputs(theta, x, batched=False)
+        fast = Engine(target).outputs(theta, x)
+        slow = Engine(target).outputs(theta, x, batched=False)
     torch.testing.assert_close(fast, slow)
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError
+from temperance.engine.engine import Engine
 from temperance.predict import predict
 from tests.small import X, Y, real
 
@@ -77,9 +78,10 @@ def test_start_brings_its_statistics_and_must_share_what_is_frozen():
     trained = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
     trained[1].running_mean.fill_(0.7)
     for freeze in (True, False):
-        target = real(net, freeze_batch_norm=freeze)
-        state = tp.MAP().init(target, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
-        posterior = tp.MAP().posteriors(target, state, None)[0]
-        assert torch.allclose(predict(target, posterior, X).mean(), trained(X), atol=1e-6)
+        target = real(net, freeze_batch_norm=freeze).adopting(trained)
+        engine = Engine(target)
+        state = tp.MAP().init(engine, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
+        posterior = tp.MAP().posteriors(engine, state, None)[0]
+        assert torch.allclose(predict(Engine(target), posterior, X).mean(), trained(X), atol=1e-6)
     with pytest.raises(ArgumentError, match="frozen parameters"):
         tp.fit(real(net, subset=tp.last_layer), tp.MAP(), (X, Y), epochs=1, start=trained)

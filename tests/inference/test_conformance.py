@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 
 import pytest
 import torch
@@ -149,7 +149,8 @@ def test_conformance(name):
 
 
 def test_every_exported_method_has_a_row():
-    exported = {v for v in vars(tp).values() if isinstance(v, type) and issubclass(v, tp.Inference)}
+    public = (getattr(tp, name) for name in tp.inference.__all__)  # vars(tp) has only what was used so far
+    exported = {v for v in public if isinstance(v, type) and issubclass(v, tp.Inference)}
     exported = {kind for kind in exported if is_dataclass(kind)}  # bases of methods are no methods
     exported -= {tp.FunctionalLaplace}  # a process has no draws of θ; see test_functional.py
     exported -= {tp.MCDropout}  # the battery's networks have no dropout; see test_mc_dropout.py
@@ -167,28 +168,29 @@ def test_every_exported_method_has_a_row():
 
 @dataclass(frozen=True, eq=False)
 class _HalfTheNoise(tp.Anchored):
-    def _anchor(self, target, rng):
-        return super()._anchor(target, rng) * 0.5
+    def _anchor(self, engine, rng):
+        return super()._anchor(engine, rng) * 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class _Transposed(tp.MAP):
     """Right mean, right variances, but the covariance's off-diagonal blocks are those of the transposed matrix."""
 
-    exact = tp.Exactness.POSTERIOR
+    def facts(self):
+        return replace(super().facts(), gives=Gaussian, exact=tp.Exactness.POSTERIOR)
 
-    def posterior(self, target, state, data):
+    def posteriors(self, engine, state, data):
         problem = linear_gaussian()
         order = torch.arange(len(problem.mean))
         order[4:10] = order[4:10].view(2, 3).T.reshape(-1)
-        wrong = problem.covariance[order][:, order] * target.temperature
-        return Gaussian(problem.mean, tp.linalg.DenseCovariance(wrong))
+        wrong = problem.covariance[order][:, order] * engine.temperature
+        return (Gaussian(problem.mean, tp.linalg.DenseCovariance(wrong)),)
 
 
 @dataclass(frozen=True, eq=False)
 class _GlobalNoise(tp.MAP):
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         state.theta += 1e-6 * torch.rand((), generator=torch.default_generator).double() * id(state) % 7
         return state, info
 
@@ -197,8 +199,8 @@ class _GlobalNoise(tp.MAP):
 class _Forgetful(tp.MAP):
     """Its state leaves out something that the next step needs."""
 
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         state.__dict__["velocity"] = state.__dict__.get("velocity", 0.0) + 0.01
         state.theta += state.__dict__["velocity"]
         return state, info
@@ -206,25 +208,25 @@ class _Forgetful(tp.MAP):
 
 @dataclass(frozen=True, eq=False)
 class _Silent(tp.MAP):
-    def _judge(self, state, loss, moving):
+    def judge(self, state, loss, moving):
         return tp.status.OK
 
-    def posterior(self, target, state, data):
-        return Point(state.theta.nan_to_num(0.0).clone())
+    def posteriors(self, engine, state, data):
+        return tuple(Point(row.nan_to_num(0.0).clone()) for row in state.theta)
 
 
 @dataclass(frozen=True, eq=False)
 class _Dear(tp.MAP):
-    def step(self, target, state, batch):
-        target.gradient(state.theta, batch, state.grad, state.buffers)
+    def step(self, engine, state, batch):
+        engine.gradients(state.theta, batch, state.grad, state.buffers)
         state.hoard = getattr(state, "hoard", state.theta.clone())
-        return super().step(target, state, batch)
+        return super().step(engine, state, batch)
 
 
 @dataclass(frozen=True, eq=False)
 class _Greedy(tp.MAP):
-    def init(self, target, theta, rng):
-        state = super().init(target, tp.Starts.of(theta), [rng])
+    def init(self, engine, starts, rngs):
+        state = super().init(engine, starts, rngs)
         return MAPState(**{**vars(state), "best_buffers": {"hoard": state.theta.expand(5, -1).clone()}})
 
 

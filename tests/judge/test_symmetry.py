@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.judge.diagnose import weights
 from temperance.judge.symmetry import HiddenLayer, Order, align, canonical, symmetries
 from temperance.linalg import DiagonalCovariance
@@ -341,7 +342,7 @@ def test_chains_of_a_sampler_agree_better_once_their_units_are_matched():
     reference = posterior.components[0].theta[-1]
     for mapped in (tp.symmetry.canonical(target, posterior), tp.symmetry.align(target, posterior, reference)):
         for one, two in zip(posterior.components, mapped.components, strict=True):
-            shown = [target.workspace.outputs(c.theta[:5], x) for c in (one, two)]
+            shown = [Engine(target).outputs(c.theta[:5], x) for c in (one, two)]
             assert torch.allclose(*shown, atol=1e-10)
         after = tp.diagnose.weights(mapped, target=target).rhat
         assert float(after.median()) < float(before.median()) - 0.1

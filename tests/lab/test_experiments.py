@@ -14,6 +14,7 @@ from rich.console import Console
 import temperance as tp
 from temperance.apps.cli import main
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.lab import Cell, Cells, run_experiment
 from temperance.lab.experiment import Finished
 from temperance.lab.experiments import (
@@ -236,7 +237,7 @@ def test_the_network_of_universality_is_its_construction():
     theta = posterior.sample(500, seed=0)
     z = (theta - mean)[:, noise > 0].squeeze(1)
     x = torch.linspace(-1, 1, 5).double()
-    made = target.workspace.outputs(theta, x.unsqueeze(1)).squeeze(-1)
+    made = Engine(target).outputs(theta, x.unsqueeze(1)).squeeze(-1)
     wanted = universality.quantile(torch.special.ndtr(z).unsqueeze(1), x)
     assert ((made - wanted).abs() * universality.density(wanted, x)).mean() < 0.1
     level = universality.levels(1000).unsqueeze(1)

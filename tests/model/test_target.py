@@ -7,6 +7,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, NetworkError
 from temperance.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.testing import linear_gaussian
 from tests.small import X, Y, real
 
@@ -38,16 +39,16 @@ def test_log_density_and_gradient_against_a_twin(temperature, likelihood_tempera
     target, data = problem(temperature=temperature, likelihood_temperature=likelihood_temperature)
     theta = target.initial_theta() + 0.3 * torch.randn(target.num_parameters, dtype=torch.float64)
     expected = by_hand(target, theta, data)
-    assert float(target.log_density(theta, data, batch_size=5)) == pytest.approx(float(expected), rel=1e-12)
+    assert float(Engine(target).log_density(theta, data, batch_size=5)) == pytest.approx(float(expected), rel=1e-12)
     leaf = theta.clone().requires_grad_()
     (slope,) = torch.autograd.grad(by_hand(target, leaf, data), leaf)
     batch = next(iter(data.full_pass(17)))
     grad = torch.full_like(theta, 99.0)
-    loss = target.gradient(theta.clone(), batch, grad)
+    loss = Engine(target).gradient(theta.clone(), batch, grad)
     assert torch.allclose(-17 * grad / temperature, slope, atol=1e-10)
-    (again,) = torch.autograd.grad(target.loss(leaf, batch), leaf)
+    (again,) = torch.autograd.grad(Engine(target).loss(leaf, batch), leaf)
     assert torch.allclose(grad, again, atol=1e-12)
-    log_lik = target.log_likelihood(theta.unsqueeze(0), batch).mean()
+    log_lik = Engine(target).log_likelihood(theta.unsqueeze(0), batch).mean()
     assert float(loss) == pytest.approx(-float(log_lik), rel=1e-12)
 
 
@@ -56,10 +57,10 @@ def test_stacked_gradient_equals_one_gradient_each():
     theta = torch.stack([target.fresh_theta(k) for k in range(4)])
     batch = next(iter(data.batches(6, seed=0, streams=4)))
     grad = torch.full_like(theta, 7.0)
-    losses = target.gradients(theta, batch, grad)
+    losses = Engine(target).gradients(theta, batch, grad)
     for k in range(4):
         alone = torch.zeros(target.num_parameters, dtype=torch.float64)
-        loss = target.gradient(theta[k].clone(), batch.stream(k), alone)
+        loss = Engine(target).gradient(theta[k].clone(), batch.stream(k), alone)
         assert torch.allclose(grad[k], alone, atol=1e-12)
         assert torch.allclose(losses[k], loss)
 
@@ -69,12 +70,12 @@ def test_average_over_minibatches_is_the_full_gradient():
     target, data = problem()
     theta = target.initial_theta()
     whole = torch.zeros_like(theta)
-    target.gradient(theta, next(iter(data.full_pass(17))), whole)
+    Engine(target).gradient(theta, next(iter(data.full_pass(17))), whole)
     for size in (1, 4, 5, 17):
         total = torch.zeros_like(theta)
         for batch in data.batches(size, seed=3):
             grad = torch.zeros_like(theta)
-            target.gradient(theta, batch, grad)
+            Engine(target).gradient(theta, batch, grad)
             total += grad * batch.size / 17
         assert torch.allclose(total, whole, atol=1e-12)
 
@@ -84,8 +85,8 @@ def test_n_comes_from_the_data_and_weighs_the_prior():
     theta = target.initial_theta()
     batch = next(iter(data.full_pass(17)))
     doubled = Batch(batch.x, batch.y, num_data=34)
-    prior = target.log_prior(theta)
-    assert torch.allclose(target.loss(theta, batch) - target.loss(theta, doubled), -prior / 17 + prior / 34)
+    prior, engine = target.log_prior(theta), Engine(target)
+    assert torch.allclose(engine.loss(theta, batch) - engine.loss(theta, doubled), -prior / 17 + prior / 34)
 
 
 def test_temperatures_are_different_things():
@@ -93,16 +94,17 @@ def test_temperatures_are_different_things():
     theta = exact.mean + 0.1
     base = exact.target
     cold = base.with_temperature(0.25)
-    assert torch.allclose(cold.log_density(theta, exact.data), 4 * base.log_density(theta, exact.data))
+    log_density = Engine(base).log_density(theta, exact.data)
+    assert torch.allclose(Engine(cold).log_density(theta, exact.data), 4 * log_density)
     tempered = tp.Target(base.network, base.likelihood, base.prior, likelihood_temperature=0.25)
-    expected = 4 * (base.log_density(theta, exact.data) - base.log_prior(theta)) + base.log_prior(theta)
-    assert torch.allclose(tempered.log_density(theta, exact.data), expected)
+    expected = 4 * (log_density - base.log_prior(theta)) + base.log_prior(theta)
+    assert torch.allclose(Engine(tempered).log_density(theta, exact.data), expected)
 
 
 def test_the_closed_form_is_the_mode_and_curvature_of_the_density():
     """The problem that all methods are judged by, judged itself: by autograd."""
     exact = linear_gaussian()
-    density = lambda theta: exact.target.log_density(theta, exact.data)  # noqa: E731
+    density = lambda theta: Engine(exact.target).log_density(theta, exact.data)  # noqa: E731
     leaf = exact.mean.clone().requires_grad_()
     (slope,) = torch.autograd.grad(density(leaf), leaf)
     assert slope.abs().max() < 1e-9
@@ -175,11 +177,12 @@ def test_a_deep_copy_of_a_target_trains():
     target = real()
     method = tp.MAP(lr=0.1)
     data = target.prepare(tp.data.Data(X, Y))
-    state = method.init(target, tp.Starts(), [torch.Generator()])
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
     batch = next(iter(data.full_pass()))
-    method.step(target, state, batch)
-    other, theirs = copy.deepcopy((target, state.theta))
+    method.step(engine, state, batch)
+    other, theirs = copy.deepcopy((target, state.theta[0]))
     grad = torch.zeros_like(theirs)
-    first = other.gradient(theirs, batch, grad)
+    first = Engine(other).gradient(theirs, batch, grad)
     theirs -= 0.1 * grad
-    assert other.gradient(theirs, batch, grad) < first
+    assert Engine(other).gradient(theirs, batch, grad) < first

@@ -9,6 +9,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError
+from temperance.engine.engine import Engine
 from temperance.posteriors import Draws
 from temperance.predict import RealPredictive, predict
 from temperance.predict.affine import AffinePredictive, Rescaled
@@ -28,7 +29,7 @@ def base_of(name: str) -> RealPredictive:
     target = tp.Target(nn.Linear(3, outputs).double(), likelihood, tp.GaussianPrior(1.0))
     rng = torch.Generator().manual_seed(0)
     theta = 0.5 * torch.randn(5, target.num_parameters, generator=rng, dtype=torch.float64)
-    made = predict(target, Draws(theta), X)
+    made = predict(Engine(target), Draws(theta), X)
     assert isinstance(made, RealPredictive)
     return made
 
@@ -75,7 +76,9 @@ def test_draws_have_the_distribution_that_is_claimed(name):
 
 def test_of_one_gaussian_everything_is_known():
     target = tp.Target(nn.Linear(1, 1, bias=False).double(), tp.Normal(scale=2.0), tp.GaussianPrior(1.0))
-    base = predict(target, Draws(torch.ones(1, 1, dtype=torch.float64)), torch.tensor([[3.0]], dtype=torch.float64))
+    base = predict(
+        Engine(target), Draws(torch.ones(1, 1, dtype=torch.float64)), torch.tensor([[3.0]], dtype=torch.float64)
+    )
     made = AffinePredictive(base, 10.0, 5.0)
     law = scipy.stats.norm(25.0, 10.0)
     assert float(made.mean()) == pytest.approx(25.0)
@@ -118,7 +121,7 @@ def test_members_are_in_the_new_units():
 
 def test_float64_units_keep_far_targets_sharp():
     target = tp.Target(nn.Linear(1, 1, bias=False), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
-    base = predict(target, Draws(torch.zeros(1, 1)), torch.ones(1, 1))
+    base = predict(Engine(target), Draws(torch.zeros(1, 1)), torch.ones(1, 1))
     far = AffinePredictive(base, torch.tensor([1e9], dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64))
     assert far.mean().dtype == torch.float64
     y = torch.tensor([[1e9 + 0.1]], dtype=torch.float64)
@@ -143,6 +146,6 @@ def test_bad_input():
         AffinePredictive(base, 0.0, 1.0).cdf(torch.zeros(ROWS, 3))
     for likelihood, outputs in ((tp.Poisson(), 1), (tp.Categorical(), 3)):
         target = tp.Target(nn.Linear(3, outputs).double(), likelihood, tp.GaussianPrior(1.0))
-        other = predict(target, Draws(torch.zeros(1, target.num_parameters, dtype=torch.float64)), X)
+        other = predict(Engine(target), Draws(torch.zeros(1, target.num_parameters, dtype=torch.float64)), X)
         with pytest.raises(ArgumentError, match="`base` must be the predictive of real targets"):
             AffinePredictive(other, 0.0, 1.0)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from torch import Tensor
 import temperance as tp
 from temperance.apps.integrations.export import export_predictive
 from temperance.core.outcomes import Classes, Outcome, Quantities
-from temperance.model.likelihoods.base import Learned, Likelihood, QuantityLikelihood, check_real_targets
+from temperance.model.likelihoods.base import LearnedValues, Likelihood, QuantityLikelihood, check_real_targets
 from temperance.predict import PREDICTIVES, SCORES, ClassPredictive, Predictive, ValuePredictive
 from temperance.show.plot.calibration import CALIBRATION
 from temperance.show.report import report
@@ -44,28 +44,28 @@ class Exponential(QuantityLikelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return check_real_targets(y, num_outputs, dtype, "Exponential")
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return (-outputs - y * (-outputs).exp()).sum(-1)
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return torch.diag_embed(y * (-outputs).exp())
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return torch.diag_embed(torch.ones_like(outputs))
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return outputs.exp()
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return (2 * outputs).exp()
 
-    def cdf(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def cdf(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return -torch.expm1(-y.clamp(min=0) * (-outputs).exp())
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return (1 + outputs).sum(-1)
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         uniform = torch.rand(outputs.shape, generator=rng, dtype=outputs.dtype)
         return -torch.log1p(-uniform) * outputs.exp()
 
@@ -184,28 +184,28 @@ class Ladder(Likelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return y.reshape(-1).long()
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         probs = self._probs(outputs)
         return probs.gather(-1, y.expand(probs.shape[:-1]).unsqueeze(-1)).squeeze(-1).log()
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return self.fisher(outputs, learned)
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return torch.ones_like(outputs).unsqueeze(-1) / 4
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._probs(outputs)
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         probs = self._probs(outputs)
         return probs * (1 - probs)
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         probs = self._probs(outputs)
         return -torch.special.xlogy(probs, probs).sum(-1)
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         probs = self._probs(outputs)
         return torch.multinomial(probs.flatten(0, -2), 1, generator=rng).view(probs.shape[:-1])
 
@@ -256,25 +256,25 @@ class VonMises(Likelihood):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return check_real_targets(y, 1, dtype, "VonMises")
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return (self.concentration * torch.cos(y - outputs)).sum(-1) - self._norm()
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         return torch.diag_embed(self.concentration * torch.cos(y - outputs))
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return torch.diag_embed(self.concentration * self._length() * torch.ones_like(outputs))
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return self._length() * torch.cat([outputs.cos(), outputs.sin()], -1)
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return 0.5 * torch.ones_like(self.mean(outputs, learned)) - self.mean(outputs, learned).square() / 2
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         return torch.full_like(outputs[..., 0], self._norm() - self.concentration * self._length())
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         return outputs + torch.randn(outputs.shape, generator=rng) / self.concentration**0.5
 
 

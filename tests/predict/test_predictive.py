@@ -13,6 +13,7 @@ from torch import nn
 import temperance as tp
 from temperance import predict as predict_room
 from temperance.core.errors import ArgumentError, DataError
+from temperance.engine.engine import Engine
 from temperance.linalg import DenseCovariance
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
 from temperance.predict import ClassPredictive, OutputSource, predict
@@ -34,7 +35,7 @@ def logits(target: tp.Target, theta: torch.Tensor) -> torch.Tensor:
 
 def test_probabilities_are_averaged_not_logits():
     target, draws = classifier()
-    pred = predict(target, draws, X)
+    pred = predict(Engine(target), draws, X)
     members = torch.stack([logits(target, theta).softmax(-1) for theta in draws.theta])
     assert torch.allclose(pred.probs, members.mean(0))
     wrong = torch.stack([logits(target, theta) for theta in draws.theta]).mean(0).softmax(-1)
@@ -47,40 +48,40 @@ def test_probabilities_are_averaged_not_logits():
 
 def test_entropy_splits_exactly():
     target, draws = classifier()
-    pred = predict(target, draws, X)
+    pred = predict(Engine(target), draws, X)
     members = torch.stack([logits(target, theta).softmax(-1) for theta in draws.theta])
     entropy = lambda p: -(p * p.log()).sum(-1)  # noqa: E731
     assert torch.allclose(pred.entropy(), entropy(members.mean(0)))
     assert torch.allclose(pred.aleatoric(), entropy(members).mean(0))
     assert torch.allclose(pred.mutual_information(), pred.entropy() - pred.aleatoric())
     assert (pred.mutual_information() > 0).all()
-    one = predict(target, Point(draws.theta[0]), X)
+    one = predict(Engine(target), Point(draws.theta[0]), X)
     assert one.mutual_information().abs().max() < 1e-12
 
 
 def test_two_opposite_members_have_log_two_of_mutual_information():
     target = tp.Target(nn.Linear(1, 2, bias=False).double(), tp.Categorical(), tp.GaussianPrior(1.0))
     sure = torch.tensor([[50.0, -50.0], [-50.0, 50.0]], dtype=torch.float64)
-    pred = predict(target, Draws(sure), torch.ones(1, 1, dtype=torch.float64))
+    pred = predict(Engine(target), Draws(sure), torch.ones(1, 1, dtype=torch.float64))
     assert float(pred.mutual_information()) == pytest.approx(math.log(2))
     assert float(pred.aleatoric()) == pytest.approx(0, abs=1e-12)
 
 
 def test_joint_log_prob_sees_what_marginals_do_not():
     target, draws = classifier()
-    pred = predict(target, draws, X)
+    pred = predict(Engine(target), draws, X)
     y = torch.arange(12) % 4
     members = torch.stack([logits(target, t).log_softmax(-1)[torch.arange(12), y].sum() for t in draws.theta])
     expected = members.logsumexp(0) - math.log(6)
     assert torch.allclose(pred.joint_log_prob(y), expected)
     assert float(pred.joint_log_prob(y)) != pytest.approx(float(pred.log_prob(y).sum()), rel=1e-2)
-    assert torch.allclose(predict(target, draws, X[:1]).joint_log_prob(y[:1]), pred.log_prob(y)[0])
+    assert torch.allclose(predict(Engine(target), draws, X[:1]).joint_log_prob(y[:1]), pred.log_prob(y)[0])
 
 
 def test_samples_share_one_theta_over_rows():
     target = tp.Target(nn.Linear(1, 2, bias=False).double(), tp.Categorical(), tp.GaussianPrior(1.0))
     sure = torch.tensor([[50.0, -50.0], [-50.0, 50.0]], dtype=torch.float64)
-    pred = predict(target, Draws(sure), torch.ones(5, 1, dtype=torch.float64))
+    pred = predict(Engine(target), Draws(sure), torch.ones(5, 1, dtype=torch.float64))
     y = pred.sample(400, seed=1)
     assert y.shape == (400, 5)
     assert (y == y[:, :1]).all()  # rows agree within a draw
@@ -91,7 +92,7 @@ def test_samples_share_one_theta_over_rows():
 def test_weights_of_a_mixture_count():
     target, draws = classifier()
     mixture = Mixture((Point(draws.theta[0]), Point(draws.theta[1])), weights=(0.9, 0.1))
-    pred = predict(target, mixture, X)
+    pred = predict(Engine(target), mixture, X)
     expected = 0.9 * logits(target, draws.theta[0]).softmax(-1) + 0.1 * logits(target, draws.theta[1]).softmax(-1)
     assert torch.allclose(pred.probs, expected)
     low, high = pred.interval(0.5)
@@ -101,7 +102,7 @@ def test_weights_of_a_mixture_count():
 
 def test_class_intervals_cover_the_members():
     target, draws = classifier()
-    low, high = predict(target, draws, X).interval(0.99)
+    low, high = predict(Engine(target), draws, X).interval(0.99)
     members = torch.stack([logits(target, t).softmax(-1) for t in draws.theta])
     assert torch.allclose(low, members.min(0).values)
     assert torch.allclose(high, members.max(0).values)
@@ -112,7 +113,7 @@ def test_gaussian_posterior_of_a_linear_model_gives_the_closed_form_predictive()
     problem = conjugate_regression()
     posterior = Gaussian(problem.mean, DenseCovariance(problem.covariance))
     at = torch.tensor([[1.0, 0.5, 0.25]], dtype=torch.float64)
-    pred = predict(problem.target, posterior, at, draws=20_000)
+    pred = predict(Engine(problem.target), posterior, at, draws=20_000)
     error = (1.8008505352e-3 / 20_000) ** 0.5
     assert abs(float(pred.mean()) - 0.3852451805) < 5 * error
     assert float(pred.epistemic_variance()) == pytest.approx(1.8008505352e-3, rel=5 * (2 / 20_000) ** 0.5)
@@ -135,7 +136,7 @@ def test_gaussian_posterior_of_a_linear_model_gives_the_closed_form_predictive()
 def test_mixtures_of_real_members_against_numerical_integration(likelihood, family):
     target = tp.Target(nn.Linear(1, 1, bias=False).double(), likelihood, tp.GaussianPrior(1.0))
     theta = torch.tensor([[-1.0], [0.5], [2.5]], dtype=torch.float64)
-    pred = predict(target, Draws(theta), torch.ones(1, 1, dtype=torch.float64))
+    pred = predict(Engine(target), Draws(theta), torch.ones(1, 1, dtype=torch.float64))
 
     def density(y: float) -> float:
         return float(np.mean([family.pdf((y - m) / 0.4) / 0.4 for m in theta.flatten().tolist()]))
@@ -157,7 +158,7 @@ def test_mixtures_of_real_members_against_numerical_integration(likelihood, fami
 def test_several_outputs_and_input_dependent_noise():
     target = tp.Target(nn.Linear(3, 4).double(), tp.HeteroscedasticNormal(), tp.GaussianPrior(1.0))
     draws = Draws(0.3 * torch.randn(5, target.num_parameters, dtype=torch.float64))
-    pred = predict(target, draws, X)
+    pred = predict(Engine(target), draws, X)
     assert pred.mean().shape == (12, 2)
     members = torch.stack([logits(target, t) for t in draws.theta])
     expected = members[..., 2:].exp().square().mean(0) + members[..., :2].var(0, correction=0)
@@ -176,7 +177,7 @@ def test_several_outputs_and_input_dependent_noise():
 def test_counts():
     target = tp.Target(nn.Linear(1, 1, bias=False).double(), tp.Poisson(), tp.GaussianPrior(1.0))
     theta = torch.tensor([[0.5], [1.8]], dtype=torch.float64)
-    pred = predict(target, Draws(theta), torch.ones(1, 1, dtype=torch.float64))
+    pred = predict(Engine(target), Draws(theta), torch.ones(1, 1, dtype=torch.float64))
     rates = np.exp([0.5, 1.8])
     k = np.arange(200)
     p = (scipy.stats.poisson.pmf(k, rates[0]) + scipy.stats.poisson.pmf(k, rates[1])) / 2
@@ -195,7 +196,7 @@ def test_counts():
 def test_yes_or_no_labels():
     target = tp.Target(nn.Linear(3, 2).double(), tp.Bernoulli(), tp.GaussianPrior(1.0))
     draws = Draws(torch.randn(6, target.num_parameters, dtype=torch.float64))
-    pred = predict(target, draws, X)
+    pred = predict(Engine(target), draws, X)
     members = torch.stack([logits(target, t).sigmoid() for t in draws.theta])
     assert torch.allclose(pred.probs, members.mean(0))
     y = torch.randint(0, 2, (12, 2))
@@ -211,10 +212,10 @@ def test_large_predictions_are_streamed_with_the_same_result(monkeypatch):
     target, _ = classifier()
     posterior = Gaussian(torch.zeros(16).double(), DenseCovariance(torch.eye(16, dtype=torch.float64)))
     y = torch.arange(12) % 4
-    kept = predict(target, posterior, X, draws=50)
+    kept = predict(Engine(target), posterior, X, draws=50)
     monkeypatch.setattr(predict_room.source, "_BLOCK_BYTES", 50 * 4 * 8 * 5)
     monkeypatch.setattr(predict_room.source, "_THETA_BYTES", 16 * 8 * 7)
-    source = OutputSource(target, posterior.nodes(50), X, keep_bytes=0, batch_size=2)
+    source = OutputSource(Engine(target), posterior.nodes(50), X, keep_bytes=0, batch_size=2)
     assert [o.shape for _, o, _ in source.blocks()] == [(50, 5, 4), (50, 5, 4), (50, 2, 4)]
     assert not source._kept
     streamed = ClassPredictive(source, target.likelihood)
@@ -230,16 +231,16 @@ def test_large_predictions_are_streamed_with_the_same_result(monkeypatch):
 def test_bad_arguments():
     target, draws = classifier()
     with pytest.raises(DataError, match=r"`x` must be finite"):
-        predict(target, draws, torch.full((2, 3), float("nan")))
+        predict(Engine(target), draws, torch.full((2, 3), float("nan")))
     with pytest.raises(DataError, match="at least one row"):
-        predict(target, draws, torch.zeros(0, 3))
+        predict(Engine(target), draws, torch.zeros(0, 3))
     with pytest.raises(ArgumentError, match="cannot take inputs"):
-        predict(target, draws, torch.zeros(2, 5))
+        predict(Engine(target), draws, torch.zeros(2, 5))
     with pytest.raises(ArgumentError, match="`draws`"):
-        predict(target, draws, X, draws=0)
+        predict(Engine(target), draws, X, draws=0)
     with pytest.raises(ArgumentError, match="target's 16 parameters"):
-        predict(target, Point(torch.zeros(3)), X)
-    pred = predict(target, draws, X)
+        predict(Engine(target), Point(torch.zeros(3)), X)
+    pred = predict(Engine(target), draws, X)
     for level in (0.0, 1.0, 1.5, "0.9"):
         with pytest.raises(ArgumentError, match="`level`"):
             pred.interval(level)
@@ -253,9 +254,9 @@ def test_bad_arguments():
 
 def test_arrays_lists_and_data_are_inputs_too():
     target, draws = classifier()
-    expected = predict(target, draws, X).probs
+    expected = predict(Engine(target), draws, X).probs
     for x in (X.numpy(), X.tolist(), tp.data.Data(X, torch.zeros(12))):
-        assert torch.allclose(predict(target, draws, x).probs, expected, atol=1e-6)
+        assert torch.allclose(predict(Engine(target), draws, x).probs, expected, atol=1e-6)
 
 
 def test_members_that_agree_have_no_epistemic_variance_and_others_theirs() -> None:

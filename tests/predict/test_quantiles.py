@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.model.likelihoods.real import RealLikelihood
 from temperance.predict import predict
 from temperance.predict.quantiles import mixture_quantile
@@ -58,6 +59,6 @@ def test_shapes_and_one_member() -> None:
 
 def test_quantiles_with_one_enormous_member():
     target, draws = members(tp.HeteroscedasticNormal(), [[0.0, -7.0]] * 9 + [[0.0, 50.0]])
-    pred = predict(target, draws, ONE)
+    pred = predict(Engine(target), draws, ONE)
     assert abs(float(pred.quantile(0.5))) < 1e-9
     assert float(pred.cdf(pred.quantile(0.3))) == pytest.approx(0.3, abs=1e-6)

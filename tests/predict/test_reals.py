@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.posteriors import Draws, Mixture, Point
 from temperance.predict import predict
 from tests.small import ONE, members
@@ -21,7 +22,7 @@ from tests.small import ONE, members
 def test_mutual_information_of_members_with_different_noise(scales, exact):
     """Exact by fine numerical integration here, too."""
     target, draws = members(tp.HeteroscedasticNormal(), [[0.0, math.log(s)] for s in scales])
-    made = float(predict(target, draws, ONE).mutual_information())
+    made = float(predict(Engine(target), draws, ONE).mutual_information())
     grid = torch.cat([torch.linspace(-10, 10, 400_001), torch.linspace(-0.1, 0.1, 200_001)]).unique().double()
     p = torch.stack([torch.distributions.Normal(0.0, s).log_prob(grid).exp() for s in scales])
     mixed = p.mean(0)
@@ -40,14 +41,14 @@ def test_weights_count_in_the_mutual_information_of_many_members():
         mixture = Mixture(
             tuple(Point(torch.tensor([float(k)], dtype=torch.float64)) for k in range(100)), tuple(weights)
         )
-        made = float(predict(target, mixture, ONE).mutual_information())
+        made = float(predict(Engine(target), mixture, ONE).mutual_information())
         assert made == pytest.approx(-sum(w * math.log(w) for w in weights), abs=1e-3)
 
 
 def test_weights_are_exact_enough_for_extreme_scales():
     target = tp.Target(nn.Linear(1, 1, bias=False).double(), tp.Normal(1e-6), tp.GaussianPrior(1.0))
-    pred = predict(target, Draws(torch.full((3, 1), 1e6, dtype=torch.float64)), ONE)
+    pred = predict(Engine(target), Draws(torch.full((3, 1), 1e6, dtype=torch.float64)), ONE)
     assert float(pred.mean()) == pytest.approx(1e6, abs=1e-8)
     assert float(pred.std()) == pytest.approx(1e-6, rel=1e-3)
     cauchy, draws = members(tp.StudentT(1.0, 1.0), [[0.0]] * 25)
-    assert float(predict(cauchy, draws, ONE).quantile(1 - 1e-9)) == pytest.approx(1e9 / math.pi, rel=1e-3)
+    assert float(predict(Engine(cauchy), draws, ONE).quantile(1 - 1e-9)) == pytest.approx(1e9 / math.pi, rel=1e-3)

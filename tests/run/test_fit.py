@@ -81,10 +81,10 @@ def test_divergence_is_said_and_nothing_is_lost(tmp_path):
 class _PressesCtrlC(tp.MAP):
     at: int = 5
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         if batch.step == self.at:
             os.kill(os.getpid(), signal.SIGINT)
-        return super().step(target, state, batch)
+        return super().step(engine, state, batch)
 
 
 def test_ctrl_c_leaves_a_usable_saved_state_that_resumes_exactly(tmp_path, capsys):

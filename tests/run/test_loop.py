@@ -55,8 +55,8 @@ def test_a_gradient_that_is_not_finite_is_not_used(tmp_path):
 class _TornStep(tp.MAP):
     at: int = 7
 
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         if batch.step == self.at:
             raise KeyboardInterrupt
         return state, info

@@ -254,9 +254,9 @@ def test_a_checkpoint_that_cannot_be_written_is_found_out_before_training(tmp_pa
     steps = []
 
     class Counting(tp.MAP):
-        def step(self, target, state, batch):
+        def step(self, engine, state, batch):
             steps.append(1)
-            return super().step(target, state, batch)
+            return super().step(engine, state, batch)
 
     with pytest.raises(StoreError, match="could not be written"):
         tp.fit(target_of(), Counting(), (X, Y), epochs=1, checkpoint="/proc/temperance/run")

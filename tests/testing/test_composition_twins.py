@@ -36,8 +36,8 @@ class Through(tp.Wrapper):
 
     base: tp.Inference
 
-    def init(self, target, starts, rngs):
-        return ThroughState(self.base.init(target, starts, rngs))
+    def init(self, engine, starts, rngs):
+        return ThroughState(self.base.init(engine, starts, rngs))
 
 
 def all_settings(posterior):
@@ -78,138 +78,138 @@ class Unsaved(Veiled):
 
 
 class LosesSpread(Through):
-    def posteriors(self, target, state, data):
-        return (Point(all_settings(super().posteriors(target, state, data)[0]).mean(0)),)
+    def posteriors(self, engine, state, data):
+        return (Point(all_settings(super().posteriors(engine, state, data)[0]).mean(0)),)
 
 
 class ShrinksSpread(Through):
-    def posteriors(self, target, state, data):
-        rows = all_settings(super().posteriors(target, state, data)[0])
+    def posteriors(self, engine, state, data):
+        rows = all_settings(super().posteriors(engine, state, data)[0])
         return (Draws(rows.mean(0) + 0.01 * (rows - rows.mean(0))),)
 
 
 class OneStart(tp.Ensemble):
-    def init(self, target, starts, rngs):
-        return super().init(target, tp.Starts.of(target.initial_theta()), rngs)
+    def init(self, engine, starts, rngs):
+        return super().init(engine, tp.Starts.of(engine.target.initial_theta()), rngs)
 
 
 class ForgetsItsAge(Through):
     """Steps by a counter that the checkpoint does not hold."""
 
-    def step(self, target, state, batch):
-        state, info = super().step(target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
         state.age += 1
         if state.age % 4 == 0:
-            state.base, info = self.base.step(target, state.base, batch)
+            state.base, info = self.base.step(engine, state.base, batch)
         return state, info
 
 
 class ThroughTheNetwork(Through):
-    def posteriors(self, target, state, data):
-        return (Veiled(super().posteriors(target, state, data)[0]),)
+    def posteriors(self, engine, state, data):
+        return (Veiled(super().posteriors(engine, state, data)[0]),)
 
 
 class RefusesOverStart(Through):
-    def init(self, target, starts, rngs):
+    def init(self, engine, starts, rngs):
         raise ArgumentError(
             "RefusesOverStart of MAP: `start` must have a row for each of the 3 particles; use a matrix of three rows."
         )
 
 
 class FailsInPredict(Through):
-    def posteriors(self, target, state, data):
-        return (Broken(super().posteriors(target, state, data)[0]),)
+    def posteriors(self, engine, state, data):
+        return (Broken(super().posteriors(engine, state, data)[0]),)
 
 
 class RawError(Through):
-    def init(self, target, starts, rngs):
+    def init(self, engine, starts, rngs):
         return ThroughState(starts.given.clone())
 
 
 class RefusesLate(Through):
-    def posteriors(self, target, state, data):
+    def posteriors(self, engine, state, data):
         raise ArgumentError("RefusesLate cannot hold what a MAP finds, for it has no spread; use a Laplace instead.")
 
 
 class Mute(Through):
-    def init(self, target, starts, rngs):
+    def init(self, engine, starts, rngs):
         raise ArgumentError("these two methods have no common meaning whatever; use others in place of them, please.")
 
 
 class Curt(Through):
-    def init(self, target, starts, rngs):
+    def init(self, engine, starts, rngs):
         raise ArgumentError("Curt: use no MAP.")
 
 
 class Helpless(Through):
-    def init(self, target, starts, rngs):
+    def init(self, engine, starts, rngs):
         raise ArgumentError("Helpless and MAP have no common meaning, for one wants a spread that the other has not.")
 
 
 class WarnsOfNothing(Through):
-    def posteriors(self, target, state, data):
+    def posteriors(self, engine, state, data):
         warnings.warn("something may be the matter.", tp.errors.TemperanceWarning, stacklevel=1)
-        return (super().posteriors(target, state, data)[0],)
+        return (super().posteriors(engine, state, data)[0],)
 
 
 class Unseeded(Through):
     calls = itertools.count()
 
-    def posteriors(self, target, state, data):
-        return (Point(super().posteriors(target, state, data)[0].theta + 0.01 * next(self.calls)),)
+    def posteriors(self, engine, state, data):
+        return (Point(super().posteriors(engine, state, data)[0].theta + 0.01 * next(self.calls)),)
 
 
 class LoadsOtherwise(Through):
-    def posteriors(self, target, state, data):
-        made = Unsaved(super().posteriors(target, state, data)[0])
+    def posteriors(self, engine, state, data):
+        made = Unsaved(super().posteriors(engine, state, data)[0])
         object.__setattr__(made, "hidden", 0.1)
         return (made,)
 
 
 class OneTooFew(tp.Ensemble):
-    def posteriors(self, target, state, data):
-        return (Mixture(super().posteriors(target, state, data)[0].components[1:]),)
+    def posteriors(self, engine, state, data):
+        return (Mixture(super().posteriors(engine, state, data)[0].components[1:]),)
 
 
 class OneIsSure(tp.Ensemble):
     """A member of the right kind that has no spread of its own."""
 
-    def posteriors(self, target, state, data):
-        first, *others = super().posteriors(target, state, data)[0].components
+    def posteriors(self, engine, state, data):
+        first, *others = super().posteriors(engine, state, data)[0].components
         sure = dataclasses.replace(first, theta=first.theta[:1].expand(len(first.theta), -1).clone())
         return (Mixture((sure, *others)),)
 
 
 class OneIsAPoint(tp.Ensemble):
-    def posteriors(self, target, state, data):
-        first, *others = super().posteriors(target, state, data)[0].components
+    def posteriors(self, engine, state, data):
+        first, *others = super().posteriors(engine, state, data)[0].components
         return (Mixture((Point(all_settings(first).mean(0)), *others)),)
 
 
 class OnlyWithin(tp.Ensemble):
     """All weight on one member: what the members disagree about is lost."""
 
-    def posteriors(self, target, state, data):
-        found = super().posteriors(target, state, data)[0].components
+    def posteriors(self, engine, state, data):
+        found = super().posteriors(engine, state, data)[0].components
         return (Mixture(found, (1.0,) + (0.0,) * (len(found) - 1)),)
 
 
 class WritesIntoTheNetwork(Through):
-    def posteriors(self, target, state, data):
-        found = super().posteriors(target, state, data)[0]
+    def posteriors(self, engine, state, data):
+        found = super().posteriors(engine, state, data)[0]
         with torch.no_grad():
             PROBLEM.network[0].bias += 0.1
         return (found,)
 
 
 class MovesTheRest(tp.On):
-    def posteriors(self, target, state, data):
-        return (Point(all_settings(super().posteriors(target, state, data)[0])[0] + 1e-6),)
+    def posteriors(self, engine, state, data):
+        return (Point(all_settings(super().posteriors(engine, state, data)[0])[0] + 1e-6),)
 
 
 class StartsElsewhere(tp.On):
-    def init(self, target, starts, rngs):
-        return super().init(target, tp.Starts.of(target.initial_theta() + 0.1), rngs)
+    def init(self, engine, starts, rngs):
+        return super().init(engine, tp.Starts.of(engine.target.initial_theta() + 0.1), rngs)
 
 
 TWINS = {
@@ -256,7 +256,7 @@ def test_an_honest_wrapper_passes_on_other_data(problem):
 
 
 class Polite(Through):
-    def init(self, target, starts, rngs):
+    def init(self, engine, starts, rngs):
         raise ArgumentError(
             "Polite cannot hold a MAP: it has no spread of its own to be polite about. Use Polite(Laplace(MAP()))."
         )

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,14 @@ from torch import Tensor
 import temperance as tp
 from temperance.apps.demo.figures import draw_figures
 from temperance.apps.demo.page import write_page
+from temperance.apps.recipes import method_named
 from temperance.core import files
+from temperance.inference.listing import listing
 
 SHOWN: Mapping[str, Callable[[], tp.Inference[Any]]] = {
-    "MAP": lambda: tp.MAP(lr=1e-3),
-    "Ensemble × 5": lambda: tp.Ensemble(tp.MAP(lr=1e-3), 5),
-    "Anchored × 5": lambda: tp.Ensemble(tp.Anchored(tp.MAP(lr=1e-3)), 5),
-    "Repulsive × 5": lambda: tp.RepulsiveEnsemble(5, lr=1e-3),
-    "Laplace": lambda: tp.Laplace(tp.MAP(lr=1e-3), tune="layer"),
-    "Laplace, last layer": lambda: tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-3), tune="layer")),
-    "Mean field": lambda: tp.Variational(tp.MeanField(), lr=1e-3),
-    "IVON": lambda: tp.IVON(lr=0.1),
-    "SWAG": lambda: tp.SWAG(tp.MAP(lr=0.03, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})),
-    "SGHMC": lambda: tp.Collect(tp.SGHMC(lr=0.03)),
+    line.name: partial(method_named, line.expression) for entry in listing() for line in entry.card.demo
 }
-"""The methods of the demo. A new method adds its line here and is in the table, the plots and the page."""
+"""The methods of the demo: those whose cards have a line for it, ordinary training first."""
 
 EPOCHS = 100
 SECOND_EPOCHS = 150

@@ -21,13 +21,15 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.core.version import __version__
 from temperance.data.data import Data
+from temperance.engine.energy import OwnEnergies
+from temperance.engine.engine import Engine
 from temperance.judge.diagnose.chains import chains_of, stack_chains
 from temperance.model.target import Target
 from temperance.model.theta import matches
 from temperance.posteriors import Draws, Mixture, Posterior, Trace
 from temperance.predict import predict
 from temperance.run.fitted import Fitted
-from temperance.run.sample import DensityTarget, Samples
+from temperance.run.sample import Samples
 
 Arrays = dict[str, np.ndarray]
 
@@ -138,7 +140,7 @@ def _arviz() -> tuple[Any, Any]:
 
 
 def _networked(target: Target, value: Any, argument: str) -> Any:
-    if isinstance(target, DensityTarget):
+    if isinstance(target.network, OwnEnergies):
         raise ArgumentError(f"`{argument}` must not be given for draws from a log density, which predicts nothing.")
     return value
 
@@ -187,8 +189,9 @@ def _predicted(
     """Prepared targets; log p(y_i | x_i, θ), chains × draws × rows; a draw of y for each θ."""
     scores, drawn = [], []
     known: Tensor | None = None
+    engine = Engine(target)
     for k, chain in enumerate(chains):
-        predictive = predict(target, Draws(chain.theta, chain.buffers), x, batch_size=batch_size, by="network")
+        predictive = predict(engine, Draws(chain.theta, chain.buffers), x, batch_size=batch_size, by="network")
         source, likelihood = predictive.source, target.likelihood
         if y is not None and known is None:
             known = likelihood.prepare(torch.as_tensor(y).to(target.device), source.num_outputs, target.layout.dtype)

@@ -85,7 +85,7 @@ class PosteriorModel(EnsembleModel):
             centres = [centre_of(part).mean.expand(len(n), -1) for part, n in zip(parts, nodes, strict=True)]
             self._centres = torch.cat(centres).to(self._theta)
         self._num_outputs = 1
-        example = target.workspace.example
+        example = fitted.engine.example
         if isinstance(example, Tensor):  # a loaded run has none: what is true is known after the first prediction
             self._num_outputs = target.likelihood.location(target.probe_outputs(example)).shape[-1]
 
@@ -112,12 +112,11 @@ class PosteriorModel(EnsembleModel):
         return values.view(self.members, *X.shape[:-1], -1).movedim(0, -3)
 
     def _network(self, x: Tensor) -> Tensor:
-        return self.fitted.target.workspace.outputs(self._theta, x, self._statistics)
+        return self.fitted.engine.outputs(self._theta, x, self._statistics)
 
     def _linear(self, x: Tensor) -> Tensor:
         """f(x) + J(x) δ_s."""
         target = self.fitted.target
-        target.workspace.set_training(False)
         fixed = {name: value[0] for name, value in self._statistics.items()}
 
         def one(centre: Tensor, delta: Tensor) -> Tensor:

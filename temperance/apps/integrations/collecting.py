@@ -17,6 +17,7 @@ from temperance.apps.integrations.plans import CollectionPlan, check_samplers, c
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.points.swag import SWAG
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import Prior
@@ -25,7 +26,7 @@ from temperance.model.theta import Layout, Subset
 from temperance.posteriors import Draws, Posterior
 from temperance.run.fitted import Fitted, RunInfo
 
-Learned = Callable[[Any], Tensor | Mapping[str, Tensor]]
+LearnedSource = Callable[[Any], Tensor | Mapping[str, Tensor]]
 
 
 class Collector:
@@ -56,7 +57,7 @@ class Collector:
         temperature: float = 1.0,
         subset: Subset = None,
         freeze_batch_norm: bool = False,
-        learned: Learned | None = None,
+        learned: LearnedSource | None = None,
         num_data: int | None = None,
         node_draws: int = 30,
         **plan: Any,
@@ -137,7 +138,7 @@ class Collector:
                 "layer frozen or thawed on the way? Name the `subset` that is random."
             )
         self._layout, self._size = target.layout, target.layout.size
-        self._moving = tuple(target.workspace.initial_buffers)
+        self._moving = tuple(target.moving)
         return target
 
     def after_step(self, network: nn.Module, done: int, source: Any = None) -> bool:
@@ -253,7 +254,7 @@ class Collector:
             raise NumericalError(f"SWAG needs two iterates or more for a spread; got {self.collected}: {self._when()}")
         made = {name: value.to(target.layout.dtype) for name, value in self._moments.items()}
         method = SWAG(rank=self.plan.rank, draws=self.node_draws)
-        return method.gaussian(target, collected=self.collected, data=data, **made)
+        return method.gaussian(Engine(target), collected=self.collected, data=data, **made)
 
     def _when(self) -> str:
         return f"training made {self.done} steps of {self.total} and collects by {self.plan!r}."

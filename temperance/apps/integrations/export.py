@@ -134,7 +134,6 @@ def predictive_module(
     values = {n: v.clone() for n, v in target.layout.unflatten(theta, "network").items()}
     values |= {n: v.to(target.device).clone() for n, v in buffers.items()}
     learned = {n: v.clone() for n, v in target.layout.unflatten(theta, "likelihood").items()}
-    target.workspace.set_training(False)
     network = _without(copy.deepcopy(target.network).requires_grad_(False), list(values))
     return ExportablePredictive(network, target.likelihood, weights, values, learned, chosen, units).eval()
 

@@ -84,8 +84,8 @@ class ExportablePredictive(nn.Module):
         return std if scale is None else std * scale
 
 
-Learned = dict[str, Tensor]
-Statistics = Callable[[ExportablePredictive, Tensor, Tensor, Tensor, Learned], dict[str, Tensor]]
+LearnedValues = dict[str, Tensor]
+Statistics = Callable[[ExportablePredictive, Tensor, Tensor, Tensor, LearnedValues], dict[str, Tensor]]
 
 STATISTICS: ByOutcome[Statistics] = ByOutcome(
     "exported statistics", "temperance.apps.integrations.exportable.STATISTICS"
@@ -93,14 +93,14 @@ STATISTICS: ByOutcome[Statistics] = ByOutcome(
 """What the artefact returns of each outcome: of the module, the mean and epistemic variance of the members, their
 outputs, and what the likelihood has learned."""
 
-QUANTILES: ByOutcome[Callable[[ExportablePredictive, Tensor, Learned], Tensor]] = ByOutcome(
+QUANTILES: ByOutcome[Callable[[ExportablePredictive, Tensor, LearnedValues], Tensor]] = ByOutcome(
     "exported quantiles", "temperance.apps.integrations.exportable.QUANTILES"
 )
 """The mixture's quantiles of each outcome, levels × rows × outputs."""
 
 
 def class_statistics(
-    module: ExportablePredictive, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: Learned
+    module: ExportablePredictive, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: LearnedValues
 ) -> dict[str, Tensor]:
     """Of classes and labels."""
     weights: Any = module.weights
@@ -120,7 +120,7 @@ def class_statistics(
 
 
 def quantity_statistics(
-    module: ExportablePredictive, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: Learned
+    module: ExportablePredictive, mean: Tensor, epistemic: Tensor, outputs: Tensor, learned: LearnedValues
 ) -> dict[str, Tensor]:
     """Of numbers."""
     weights: Any = module.weights
@@ -145,7 +145,7 @@ def _shares(module: ExportablePredictive, outputs: Tensor) -> tuple[Tensor, Tens
     return shares, torch.tensor(module.levels, dtype=torch.float64, device=outputs.device).view(-1, 1, 1)
 
 
-def real_quantiles(module: ExportablePredictive, outputs: Tensor, learned: Learned) -> Tensor:
+def real_quantiles(module: ExportablePredictive, outputs: Tensor, learned: LearnedValues) -> Tensor:
     """Between the least and the greatest of the members' quantiles."""
     family = cast(RealLikelihood, module.likelihood)
     shares, levels = _shares(module, outputs)
@@ -162,7 +162,7 @@ def real_quantiles(module: ExportablePredictive, outputs: Tensor, learned: Learn
     return _search(mass, levels, low, high - low, count, 3).to(outputs.dtype)
 
 
-def count_quantiles(module: ExportablePredictive, outputs: Tensor, learned: Learned) -> Tensor:
+def count_quantiles(module: ExportablePredictive, outputs: Tensor, learned: LearnedValues) -> Tensor:
     """Whole numbers."""
     shares, levels = _shares(module, outputs)
     rates = outputs.double().clamp(max=_LARGEST_LOG_RATE).exp()[:, None, None]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from temperance.apps.integrations.collecting import Collector, Learned, known_length
+from temperance.apps.integrations.collecting import Collector, LearnedSource, known_length
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import Prior
@@ -55,7 +55,7 @@ class LightningCollect(Callback):
         prior: Prior,
         *,
         network: Callable[[Any], nn.Module] | None = None,
-        learned: Learned | None = None,
+        learned: LearnedSource | None = None,
         **settings: Any,
     ) -> None:
         self.collector = Collector(likelihood, prior, learned=learned, **settings)

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from temperance.apps.integrations.collecting import Collector, Learned, known_length
+from temperance.apps.integrations.collecting import Collector, LearnedSource, known_length
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, TemperanceWarning
 from temperance.data.data import Data
 from temperance.engine.outputs import as_output
@@ -116,7 +116,7 @@ class TemperanceCallback(TrainerCallback):
         prior: Prior,
         *,
         network: Callable[[Any], nn.Module] = HuggingFaceNetwork,
-        learned: Learned | None = None,
+        learned: LearnedSource | None = None,
         resume: str | Path | None = None,
         **settings: Any,
     ) -> None:

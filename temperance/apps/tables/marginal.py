@@ -34,7 +34,7 @@ class MarginalSource:
         self._open[encoded.open_rows] = True
         first = self._plain(slice(0, 1))
         probe, self.likelihood = first.source, first.likelihood
-        self.target, self.num_outputs = probe.target, probe.num_outputs
+        self.engine, self.num_outputs = probe.engine, probe.num_outputs
         self.rows, self._draws = len(encoded.x), len(probe)
         self.weights = probe.weights.repeat_interleave(IMPUTATIONS) / IMPUTATIONS
         size = len(self) * self.num_outputs

@@ -26,8 +26,10 @@ _LONG = 64  # lists of numbers longer than this go to a tensor: histories grow w
 
 
 def saved_fields(value: Any) -> list[dataclasses.Field[Any]]:
-    """The fields of a dataclass that are written down."""
-    return [f for f in dataclasses.fields(value) if f.metadata.get("save", True)]
+    """The fields of a dataclass that are written down; of a frozen one, which is made anew when it is read, not those
+    that it makes of the others."""
+    frozen = type(value).__dataclass_params__.frozen
+    return [f for f in dataclasses.fields(value) if f.metadata.get("save", True) and (f.init or not frozen)]
 
 
 def encode(value: Any, tensors: Tensors, path: str = "") -> Any:

@@ -209,7 +209,7 @@ class Conformal(Value):
 def precise_targets(predictive: ValuePredictive, y: Any) -> Tensor:
     """Targets in float64: in float32 those far from zero would lose what the intervals are about."""
     predictive._targets(y)  # the checks
-    given = torch.as_tensor(y).to(predictive.source.target.device)
+    given = torch.as_tensor(y).to(predictive.source.engine.device)
     return predictive.likelihood.prepare(given, predictive.source.num_outputs, torch.float64)
 
 

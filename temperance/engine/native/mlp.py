@@ -133,6 +133,8 @@ class NativeMLP:
         where this cannot be done here: another kind of network, likelihood or device, a part of the weights only, no
         compiler."""
         dtype = layout.dtype
+        if layout.size != layout.network_size:  # something is learned beside the weights
+            return None
         if not isinstance(x, Tensor) or x.dtype != dtype or dtype not in (torch.float32, torch.float64) or x.dim() < 2:
             return None
         on_cpu = all(t.device.type == "cpu" for t in (x, y, *network.parameters()))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.structures import Curvature, Dense, Diagonal, Problem
 from temperance.inference.curvature.subsets import Subnetwork, chosen_names, prior_mean_of
 from temperance.inference.curvature.sweep import Sums, Sweep
@@ -18,7 +19,6 @@ from temperance.linalg.places import take
 from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianDensity
 from temperance.model.priors.location_scale import LaplaceDensity
-from temperance.model.target import Target
 from temperance.model.theta import Subset
 from temperance.posteriors import EvidenceTerms, LaplacePosterior
 from temperance.posteriors.laplace import CorrelatedDensity
@@ -36,11 +36,12 @@ class PriorCurvature:
     earlier: tuple[Block, ...] | None = None
 
 
-def prior_curvature(target: Target, theta: Tensor) -> PriorCurvature:
+def prior_curvature(engine: Engine, theta: Tensor) -> PriorCurvature:
     """Look at the target's prior around θ."""
+    engine.target.refuse_learned_scales("a Laplace approximation")
     precision, score, log_density = torch.zeros_like(theta), torch.zeros_like(theta), torch.zeros_like(theta)
     mean: Tensor | None = torch.zeros_like(theta)
-    for piece, density in target.bound_prior.pieces:
+    for piece, density in engine.bound_prior.pieces:
         here = theta[piece]
         score[piece] = density.score(here)
         if isinstance(density, CorrelatedDensity):
@@ -69,7 +70,7 @@ def prior_curvature(target: Target, theta: Tensor) -> PriorCurvature:
 
 
 def approximate(
-    target: Target,
+    engine: Engine,
     theta: Tensor,
     buffers: dict[str, Tensor],
     data: Data,
@@ -78,19 +79,19 @@ def approximate(
 ) -> LaplacePosterior:
     """The Laplace approximation of ``target`` given ``data`` around ``theta``, which should be a mode."""
     theta = theta.detach().clone()
-    prior = prior_curvature(target, theta)
+    prior = prior_curvature(engine, theta)
     index: Tensor | None = None
-    names = chosen_names(target, on)
+    names = chosen_names(engine, on)
     if isinstance(on, Subnetwork):
         variance = None
         if on.needs_variance:
             kind = "ggn" if curvature.kind == "hessian" else curvature.kind
             first = Diagonal(kind, curvature.samples, curvature.batch_size, curvature.seed)
-            variance = approximate(target, theta, buffers, data, first).operator.diagonal()
-        index = on.index(target, theta, variance)
-        names = [e.name for e in target.layout.network_entries if bool(((index >= e.start) & (index < e.stop)).any())]
+            variance = approximate(engine, theta, buffers, data, first).operator.diagonal()
+        index = on.index(engine, theta, variance)
+        names = [e.name for e in engine.layout.network_entries if bool(((index >= e.start) & (index < e.stop)).any())]
     sweep = Sweep(
-        target,
+        engine,
         theta,
         buffers,
         data,
@@ -101,15 +102,15 @@ def approximate(
         seed=curvature.seed,
     )
     blocks, sums = curvature.compute(Problem(sweep, prior.precision, index))
-    operator = PosteriorCovariance(blocks, prior.precision, target.temperature)
+    operator = PosteriorCovariance(blocks, prior.precision, engine.temperature)
     if prior.earlier is not None:
-        operator = PosteriorCovariance(operator.merged(prior.earlier), prior.precision, target.temperature)
-    terms = evidence_terms(target, operator, prior, sums, isinstance(curvature, Dense))
+        operator = PosteriorCovariance(operator.merged(prior.earlier), prior.precision, engine.temperature)
+    terms = evidence_terms(engine, operator, prior, sums, isinstance(curvature, Dense))
     return LaplacePosterior(theta, operator, terms, {name: value.clone() for name, value in buffers.items()})
 
 
 def evidence_terms(
-    target: Target, operator: PosteriorCovariance, prior: PriorCurvature, sums: Sums, dense: bool
+    engine: Engine, operator: PosteriorCovariance, prior: PriorCurvature, sums: Sums, dense: bool
 ) -> EvidenceTerms:
     """What :meth:`LaplacePosterior.log_evidence` is made of."""
     gradient = sums.gradient + prior.score
@@ -123,7 +124,7 @@ def evidence_terms(
         log_prior = float(prior.log_density.double())
     else:
         log_prior = float(sum(take(prior.log_density, b.places).double().sum() for b in operator.blocks))
-    likelihood = target.likelihood
+    likelihood = engine.likelihood
     return EvidenceTerms(
         log_likelihood=sums.log_likelihood,
         log_prior=log_prior,
@@ -135,5 +136,5 @@ def evidence_terms(
         num_targets=sums.num_targets,
         noise=likelihood.scale if isinstance(likelihood, Normal) else None,
         dense=dense,
-        tempered=target.temperature != 1.0 or target.likelihood_temperature != 1.0,
+        tempered=engine.temperature != 1.0 or engine.likelihood_temperature != 1.0,
     )

@@ -21,8 +21,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from temperance.core.errors import NetworkError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.layers import Layer, layer_of
-from temperance.model.target import Target
 from temperance.model.theta import Entry
 
 
@@ -79,10 +79,10 @@ class Capture:
         names: the network's parameters that are random here.
     """
 
-    def __init__(self, target: Target, theta: Tensor, buffers: dict[str, Tensor], names: Sequence[str] | None) -> None:
-        self.target, self.theta, self.buffers = target, theta.detach().clone(), buffers
-        chosen = set(names) if names is not None else {e.name for e in target.layout.network_entries}
-        self.entries = [e for e in target.layout.network_entries if e.name in chosen]
+    def __init__(self, engine: Engine, theta: Tensor, buffers: dict[str, Tensor], names: Sequence[str] | None) -> None:
+        self.engine, self.theta, self.buffers = engine, theta.detach().clone(), buffers
+        chosen = set(names) if names is not None else {e.name for e in engine.layout.network_entries}
+        self.entries = [e for e in engine.layout.network_entries if e.name in chosen]
         self.names = [e.name for e in self.entries]
         self.layers: list[Layer] = []
         self.rest: dict[str, list[Entry]] = {}
@@ -92,7 +92,7 @@ class Capture:
     @property
     def network(self) -> nn.Module:
         """The working network."""
-        return self.target.network
+        return self.engine.network
 
     def _find_layers(self) -> None:
         by_name = {e.name: e for e in self.entries}
@@ -125,7 +125,7 @@ class Capture:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """θ in the network, in evaluation mode, gradients only of what is random."""
-        workspace = self.target.workspace
+        workspace = self.engine.workspace
         workspace.attach(self.theta, None, self.buffers)
         workspace.set_training(False)
         chosen = set(self.names)
@@ -192,7 +192,7 @@ class Capture:
 
     def recall(self) -> bool:
         """Do without :meth:`verify` where these parameters of this network have been through it before."""
-        known = self.target.workspace.known_rules.get(tuple(self.names))
+        known = self.engine.workspace.known_rules.get(tuple(self.names))
         if known is None:
             return False
         kept, self._repeats = known[0], dict(known[1])
@@ -241,7 +241,7 @@ class Capture:
             else:
                 self.leave(layer)
         kept = {layer.name for layer in self.layers}
-        self.target.workspace.known_rules[tuple(self.names)] = (kept, dict(self._repeats))
+        self.engine.workspace.known_rules[tuple(self.names)] = (kept, dict(self._repeats))
 
     @torch.no_grad()
     def _refuse_mixing(self, x: Inputs, outputs: Tensor) -> None:

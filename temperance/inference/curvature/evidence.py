@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy  # its parts are imported when they are used
@@ -24,6 +24,8 @@ from torch import Tensor
 from temperance.core.checks import check_count, check_positive
 from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import KFAC, Curvature
 from temperance.inference.curvature.approximate import prior_curvature
 from temperance.linalg.assembled import PosteriorCovariance
@@ -31,7 +33,6 @@ from temperance.linalg.blocks import DenseBlock
 from temperance.linalg.places import put, take
 from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianPrior
-from temperance.model.target import Target
 from temperance.posteriors import EvidenceTerms, LaplacePosterior
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -58,6 +59,14 @@ class Tune(Value):
     >>> Tune("layer", noise=True).noise
     True
     """
+
+    card: ClassVar[Card] = Card(
+        "chooses the prior's precision, and the noise, by the evidence",
+        MethodFamily.CURVATURE,
+        papers=(
+            "Immer et al., Scalable marginal likelihood estimation for model selection in deep learning, ICML 2021",
+        ),
+    )
 
     prior: Literal["scalar", "layer", "parameter"] | None = "layer"
     noise: bool = False
@@ -94,13 +103,13 @@ def as_tune(value: Any) -> Tune | None:
     raise ArgumentError(f'`tune` must be None, "scalar", "layer", "parameter" or a Tune(...); got {value!r}.')
 
 
-def check_tune(target: Target, tune: Tune, curvature: Curvature) -> None:
+def check_tune(engine: Engine, tune: Tune, curvature: Curvature) -> None:
     """Refuse, before training, what cannot be chosen after it."""
-    if target.temperature != 1.0 or target.likelihood_temperature != 1.0:
+    if engine.temperature != 1.0 or engine.likelihood_temperature != 1.0:
         raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
-    if tune.noise and not (isinstance(target.likelihood, Normal) and target.likelihood.scale is not None):
+    if tune.noise and not (isinstance(engine.likelihood, Normal) and engine.likelihood.scale is not None):
         raise ArgumentError(
-            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that "
+            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {engine.likelihood!r}. A scale that "
             "is learned, Normal(), is a part of θ already."
         )
     if tune.prior == "parameter" and isinstance(curvature, KFAC):
@@ -108,12 +117,12 @@ def check_tune(target: Target, tune: Tune, curvature: Curvature) -> None:
             '`tune` "parameter" needs a curvature that takes a precision for each parameter: Diagonal(), '
             f"BlockDiagonal(), Lanczos() or Dense(); got {curvature!r}."
         )
-    _gaussian_parts(target)
+    _gaussian_parts(engine)
 
 
-def groups_of(target: Target, tune: Tune) -> tuple[Tensor, int]:
+def groups_of(engine: Engine, tune: Tune) -> tuple[Tensor, int]:
     """For each parameter of θ the number of its prior's factor (−1: none), and how many factors there are."""
-    layout = target.layout
+    layout = engine.layout
     group = torch.full((layout.size,), -1, dtype=torch.long)
     if tune.prior == "scalar":
         group[: layout.network_size] = 0
@@ -193,12 +202,12 @@ class Choice:
     log_evidence: float
 
 
-def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float | None = None) -> Choice:
+def choose(engine: Engine, posterior: LaplacePosterior, tune: Tune, reach: float | None = None) -> Choice:
     """The hyperparameters of largest evidence within ``reach``, by L-BFGS with exact gradients."""
-    group, count = groups_of(target, tune)
+    group, count = groups_of(engine, tune)
     if tune.noise and posterior.terms.noise is None:
         raise ArgumentError(
-            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {target.likelihood!r}. A scale that "
+            f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {engine.likelihood!r}. A scale that "
             "is learned, Normal(), is a part of θ already."
         )
     evidence = Evidence(posterior, group, tune.shift)
@@ -235,18 +244,18 @@ def choose(target: Target, posterior: LaplacePosterior, tune: Tune, reach: float
     return Choice(factors, float(best[1][count]) if tune.noise else 0.0, -best[0])
 
 
-def evidence_gradient(target: Target, posterior: LaplacePosterior, tune: Tune) -> dict[str, float]:
+def evidence_gradient(engine: Engine, posterior: LaplacePosterior, tune: Tune) -> dict[str, float]:
     """∂ log Z / ∂ log (prior precision) of each group (``"all"``, or a layer's name) and ∂ log Z / ∂ log σ
     (``"noise"``), at the hyperparameters of ``posterior``."""
     if tune.prior == "parameter":
         raise ArgumentError('`prior` must be "scalar" or "layer" for a gradient by name; got "parameter".')
-    group, count = groups_of(target, tune)
+    group, count = groups_of(engine, tune)
     free = torch.zeros(count + int(tune.noise), dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         noise = free[count] if tune.noise else None
         value = Evidence(posterior, group, tune.shift)(free[:count].to(posterior.mean.device), noise)
         (slope,) = torch.autograd.grad(value, free)
-    modules = dict.fromkeys(e.name.rpartition(".")[0] for e in target.layout.network_entries)
+    modules = dict.fromkeys(e.name.rpartition(".")[0] for e in engine.layout.network_entries)
     names = {"scalar": ["all"], "layer": list(modules)}.get(tune.prior or "", [])
     return dict(zip([*names, *(["noise"] if tune.noise else [])], slope.tolist(), strict=True))
 
@@ -268,30 +277,30 @@ def _per_group(values: Tensor, group: Tensor, count: int) -> list[float]:
     return made.scatter_reduce(0, group[known], values.cpu()[known], "amax").tolist()
 
 
-def tuned_target(target: Target, tune: Tune, log_factors: Tensor, log_noise: float) -> Target:
-    """``target`` with the prior's precision and the noise changed by these factors."""
-    made = target
-    group, count = groups_of(target, tune)
+def tuned_target(engine: Engine, tune: Tune, log_factors: Tensor, log_noise: float) -> Engine:
+    """``engine`` on a target with the prior's precision and the noise changed by these factors."""
+    made = engine.target
+    group, count = groups_of(engine, tune)
     if count and bool((log_factors != 0).any()):
-        size = target.layout.network_size
+        size = engine.layout.network_size
         padded = torch.cat([log_factors.double(), torch.zeros(1, dtype=torch.float64)])
         factor = padded[group[:size]]
-        scale, mean = _gaussian_parts(target)
+        scale, mean = _gaussian_parts(engine)
         scale = scale * torch.exp(-0.5 * factor).to(scale.device)
         made = made.with_prior(GaussianPrior(_compact(scale), _compact(mean)))
     if tune.noise and log_noise:
-        likelihood = target.likelihood
+        likelihood = engine.likelihood
         assert isinstance(likelihood, Normal)
         assert likelihood.scale is not None
         made = made.with_likelihood(replace(likelihood, scale=likelihood.scale * math.exp(log_noise)))
-    return made
+    return engine.on(made)
 
 
-def _gaussian_parts(target: Target) -> tuple[Tensor, Tensor]:
+def _gaussian_parts(engine: Engine) -> tuple[Tensor, Tensor]:
     """Scale and mean of each of the network's weights, under a Gaussian prior."""
 
-    size = target.layout.network_size
-    found = prior_curvature(target, target.initial_theta())
+    size = engine.layout.network_size
+    found = prior_curvature(engine, engine.target.initial_theta())
     if found.mean is None:
         raise ArgumentError("`tune` needs a Gaussian prior with independent weights (GaussianPrior).")
     return found.precision[:size].double().rsqrt(), found.mean[:size].double()
@@ -302,11 +311,11 @@ def _compact(values: Tensor) -> float | Tensor:
     return float(values[0]) if bool((values == values[0]).all()) else values.cpu()
 
 
-def tuned_posterior(target: Target, posterior: LaplacePosterior, tune: Tune) -> LaplacePosterior:
+def tuned_posterior(engine: Engine, posterior: LaplacePosterior, tune: Tune) -> LaplacePosterior:
     """``posterior`` under the hyperparameters of largest evidence; θ* stays."""
-    choice = choose(target, posterior, tune)
-    group, _ = groups_of(target, tune)
-    new = tuned_target(target, tune, choice.log_factors, choice.log_noise)
+    choice = choose(engine, posterior, tune)
+    group, _ = groups_of(engine, tune)
+    new = tuned_target(engine, tune, choice.log_factors, choice.log_noise)
     evidence = Evidence(posterior, group, tune.shift)
     factors = choice.log_factors.to(evidence.precision.device)
     tau = evidence.precisions(factors)
@@ -319,8 +328,8 @@ def tuned_posterior(target: Target, posterior: LaplacePosterior, tune: Tune) -> 
         operator,
         terms,
         posterior.buffers,
-        new.prior if new.prior is not target.prior else posterior.prior,
-        new.likelihood if new.likelihood is not target.likelihood else posterior.likelihood,
+        new.target.prior if new.target.prior is not engine.target.prior else posterior.prior,
+        new.likelihood if new.likelihood is not engine.likelihood else posterior.likelihood,
     )
 
 

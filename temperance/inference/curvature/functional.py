@@ -13,12 +13,13 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.data.data import Data
 from temperance.data.sources import map_tensors
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, NeedsData
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.approximate import prior_curvature
 from temperance.inference.curvature.subsets import chosen_names
 from temperance.inference.curvature.sweep import Sweep
 from temperance.inference.points.around_point import AroundPoint
-from temperance.model.target import Target
 from temperance.model.theta import Subset, check_subset
 from temperance.posteriors import Point, Posterior, Process, Pushforward
 
@@ -41,6 +42,15 @@ class FunctionalLaplace(AroundPoint):
     >>> FunctionalLaplace(tp.MAP(lr=1e-2), size=100).size
     100
     """
+
+    card: ClassVar[Card] = Card(
+        "the same posterior as a Gaussian process, conditioned on `size` rows of the data",
+        MethodFamily.CURVATURE,
+        papers=("Immer et al., Improving predictions of Bayesian neural nets via local linearization, AISTATS 2021",),
+        exact="with all rows it equals `Dense()`",
+        cost="grows with rows times outputs, not with parameters squared",
+        shown=("FunctionalLaplace(MAP())",),
+    )
 
     without_base: ClassVar[str] = "it takes one pass over the data"
 
@@ -65,33 +75,33 @@ class FunctionalLaplace(AroundPoint):
             raise ArgumentError("On cannot wrap a FunctionalLaplace that has its own `on`: give one of the two.")
         return replace(self, on=subset)
 
-    def check_target(self, target: Target) -> None:
+    def check_target(self, engine: Engine) -> None:
         """A prior with a curvature."""
-        chosen_names(target, self.on)
-        prior_curvature(target, target.initial_theta())
+        chosen_names(engine, self.on)
+        prior_curvature(engine, engine.target.initial_theta())
 
-    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+    def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """A :class:`Process`; of a part, in its place."""
         if data is None:
             raise NeedsData("a functional Laplace approximation needs the data.")
         if self.on is None:
-            return self._process(target, point.theta, point.buffers, data)
-        names = chosen_names(target, self.on)
+            return self._process(engine, point.theta, point.buffers, data)
+        names = chosen_names(engine, self.on)
         assert names is not None
-        index = target.places(names)
-        smaller = target.restrict(names, point.theta)
+        index = engine.target.places(names)
+        smaller = engine.on(engine.target.restrict(names, point.theta))
         made = self._process(smaller, point.theta[index.to(point.theta.device)], point.buffers, data)
         return Pushforward(made, index, point.theta.clone())
 
-    def _process(self, target: Target, theta: Tensor, buffers: dict[str, Tensor], data: Data) -> Process:
-        prior = prior_curvature(target, theta)
+    def _process(self, engine: Engine, theta: Tensor, buffers: dict[str, Tensor], data: Data) -> Process:
+        prior = prior_curvature(engine, theta)
         if prior.mean is None or not bool((prior.precision > 0).all()):
             raise ArgumentError("`prior` must be Gaussian with independent weights for FunctionalLaplace.")
         chosen = data
         if self.size is not None and self.size < len(data):
             order = torch.randperm(len(data), generator=generator(self.seed, "functional"))
             chosen = data.subset(order[: self.size].sort().values)
-        sweep = Sweep(target, theta, buffers, chosen)
+        sweep = Sweep(engine, theta, buffers, chosen)
         roots, inputs = [], []
         for batch in sweep.batches("kernel"):
             roots.append(torch.stack(list(batch.cotangents), dim=-1))
@@ -101,7 +111,7 @@ class FunctionalLaplace(AroundPoint):
             prior.precision,
             _joined(inputs),
             torch.cat(roots),
-            target.temperature,
+            engine.temperature,
             {name: value.clone() for name, value in buffers.items()},
         )
 

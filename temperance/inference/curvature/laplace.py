@@ -12,7 +12,9 @@ from torch import Tensor
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, NeedsData, Starts, WrapperState
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.curvature import KFAC, Curvature, Dense, Diagonal
 from temperance.inference.curvature.approximate import approximate, prior_curvature
 from temperance.inference.curvature.evidence import (
@@ -27,7 +29,6 @@ from temperance.inference.curvature.evidence import (
 from temperance.inference.curvature.structures import check_curvature
 from temperance.inference.curvature.subsets import Subnetwork, chosen_names
 from temperance.inference.points.around_point import AroundPoint
-from temperance.model.target import Target
 from temperance.model.theta import Subset, check_subset
 from temperance.posteriors import LaplacePosterior, Point, Posterior
 
@@ -38,7 +39,7 @@ class LaplaceState(WrapperState):
 
     log_factors: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     log_noise: float = 0.0
-    target: Target | None = field(default=None, metadata=SCRATCH)
+    engine: Engine | None = field(default=None, metadata=SCRATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,30 @@ class Laplace(AroundPoint):
     >>> round(fitted.log_evidence(), 4)
     -108.7044
     """
+
+    card: ClassVar[Card] = Card(
+        "a Gaussian at the mode, with the inverse curvature of loss and prior for covariance",
+        MethodFamily.CURVATURE,
+        papers=(
+            "MacKay, A practical Bayesian framework for backpropagation networks, Neural Computation 1992",
+            "Daxberger et al., Laplace redux: effortless Bayesian deep learning, NeurIPS 2021",
+        ),
+        exact="as its curvature, below",
+        cost="as its base while it trains, then a pass over the data; `Laplace()` trains nothing",
+        shown=("Laplace(MAP())", "On(last_layer, Laplace(MAP()))"),
+        recipes=(
+            Recipe("laplace", 'Laplace(MAP(lr=5e-3), tune="layer")', "a Gaussian around one trained network"),
+            Recipe(
+                "last-layer",
+                'On(last_layer, Laplace(MAP(lr=5e-3), tune="layer"))',
+                "a Gaussian over the last layer of a trained network",
+            ),
+        ),
+        demo=(
+            Recipe("Laplace", 'Laplace(MAP(lr=1e-3), tune="layer")'),
+            Recipe("Laplace, last layer", 'On(last_layer, Laplace(MAP(lr=1e-3), tune="layer"))'),
+        ),
+    )
 
     without_base: ClassVar[str] = "it takes one pass over the data"
 
@@ -119,81 +144,81 @@ class Laplace(AroundPoint):
             raise ArgumentError("On cannot wrap a Laplace that has its own `on`: give one of the two.")
         return replace(self, on=subset)
 
-    def check_target(self, target: Target) -> None:
+    def check_target(self, engine: Engine) -> None:
         """See :class:`AroundPoint`."""
-        names = chosen_names(target, self.on)
-        prior_curvature(target, target.initial_theta())
-        self.curvature.check(target, names, self.on)
+        names = chosen_names(engine, self.on)
+        prior_curvature(engine, engine.target.initial_theta())
+        self.curvature.check(engine, names, self.on)
         if self._tune is not None:
-            check_tune(target, self._tune, self.curvature)
+            check_tune(engine, self._tune, self.curvature)
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> LaplaceState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> LaplaceState:
         """See :class:`Inference`."""
-        found = super().init(target, starts, rngs)
-        return LaplaceState(found.base, log_factors=self._no_factors(target))
+        found = super().init(engine, starts, rngs)
+        return LaplaceState(found.base, log_factors=self._no_factors(engine))
 
-    def _no_factors(self, target: Target) -> Tensor:
+    def _no_factors(self, engine: Engine) -> Tensor:
         if self._tune is None or not self._online:
             return torch.zeros(0, dtype=torch.float64)
-        return torch.zeros(groups_of(target, self._tune)[1], dtype=torch.float64)
+        return torch.zeros(groups_of(engine, self._tune)[1], dtype=torch.float64)
 
-    def _present(self, target: Target, state: LaplaceState) -> Target:
+    def _present(self, engine: Engine, state: LaplaceState) -> Engine:
         """The target under the prior and noise that were chosen so far."""
         if not self._online:
-            return target
-        if state.target is None:
+            return engine
+        if state.engine is None:
             assert self._tune is not None
-            state.target = tuned_target(target, self._tune, state.log_factors, state.log_noise)
-        return state.target
+            state.engine = tuned_target(engine, self._tune, state.log_factors, state.log_noise)
+        return state.engine
 
-    def step(self, target: Target, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
+    def step(self, engine: Engine, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
         """A step of the base; after some epochs, also a new choice of prior and noise."""
-        state.base, info = self.base.step(self._present(target, state), state.base, batch)
+        state.base, info = self.base.step(self._present(engine, state), state.base, batch)
         tune = self._tune
         if tune is not None and tune.every is not None and batch.last and info.status.ok and not info.done:
             done = batch.epoch + 1
             due = done > tune.burn and (done - tune.burn) % tune.every == 0
             if due and batch.progress < tune.until:
-                self._choose(target, state, batch, tune)
+                self._choose(engine, state, batch, tune)
         return state, info
 
-    def _choose(self, target: Target, state: LaplaceState, batch: Batch, tune: Tune) -> None:
+    def _choose(self, engine: Engine, state: LaplaceState, batch: Batch, tune: Tune) -> None:
         assert batch.whole is not None
-        here = self._present(target, state)
+        here = self._present(engine, state)
         (point,) = self.points(here, state, batch.whole)
         found = self._curved(here, point, batch.whole)
         choice = choose(here, found, tune, tune.reach)
         state.log_factors = state.log_factors + choice.log_factors
         state.log_noise += choice.log_noise
-        state.target = None
+        state.engine = None
 
-    def posteriors(self, target: Target, state: LaplaceState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: LaplaceState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`LaplacePosterior` for each member."""
         if data is None:
             raise NeedsData("the curvature pass of Laplace needs the data.")
-        here = self._present(target, state)
+        here = self._present(engine, state)
         points = self.points(here, state, data)
-        return tuple(self._finished(target, here, self._curved(here, point, data)) for point in points)
+        return tuple(self._finished(engine, here, self._curved(here, point, data)) for point in points)
 
-    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+    def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """The curvature around a point, under the target's own prior."""
         if data is None:
             raise NeedsData("the curvature pass of Laplace needs the data.")
-        return self._finished(target, target, self._curved(target, point, data))
+        return self._finished(engine, engine, self._curved(engine, point, data))
 
-    def _curved(self, target: Target, point: Point, data: Data) -> LaplacePosterior:
-        return approximate(target, point.theta, point.buffers, data, self.curvature, self.on)
+    def _curved(self, engine: Engine, point: Point, data: Data) -> LaplacePosterior:
+        return approximate(engine, point.theta, point.buffers, data, self.curvature, self.on)
 
-    def _finished(self, target: Target, here: Target, found: LaplacePosterior) -> LaplacePosterior:
+    def _finished(self, engine: Engine, here: Engine, found: LaplacePosterior) -> LaplacePosterior:
         tune = self._tune
         if tune is None:
             return found
         if self._online:
-            chosen = here.prior if here.prior is not target.prior else None
-            noise = here.likelihood if here.likelihood is not target.likelihood else None
+            chosen = here.target.prior if here.target.prior is not engine.target.prior else None
+            noise = here.likelihood if here.likelihood is not engine.likelihood else None
             return LaplacePosterior(found.mean, found.operator, found.terms, found.buffers, chosen, noise)
         return tuned_posterior(here, found, tune)
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """As the base can, unless members come to have priors of their own."""
-        return not self._online and super().at_once(target, starts)
+        return not self._online and super().at_once(engine, starts)

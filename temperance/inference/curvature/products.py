@@ -70,7 +70,7 @@ class JacobianProducts:
 def gauss_newton_product(sweep: Sweep, v: Tensor) -> Tensor:
     """Σ_n J_nᵀ H_n J_n v over the data, for v over the random parameters of the network: one pass."""
     total = torch.zeros_like(v)
-    with differentiable_twice(sweep.target.network):
+    with differentiable_twice(sweep.engine.network):
         for batch in sweep.batches("directions"):
             products = JacobianProducts(batch.flow.outputs, sweep.capture.parameters(), sweep.capture.entries)
             total += products.backward(_weigh(sweep, batch, products.forward(v)))
@@ -79,10 +79,10 @@ def gauss_newton_product(sweep: Sweep, v: Tensor) -> Tensor:
 
 def _weigh(sweep: Sweep, batch: BatchGradients, moved: Tensor) -> Tensor:
     """H_n (J_n v): by the likelihood's own product, or column by column."""
-    target = sweep.target
+    engine = sweep.engine
     if sweep.kind == "ggn":
-        found = target.likelihood.fisher_product(batch.flow.outputs.detach(), sweep.learned, moved)
-        return found / target.likelihood_temperature
+        found = engine.likelihood.fisher_product(batch.flow.outputs.detach(), sweep.learned, moved)
+        return found / engine.likelihood_temperature
     made = torch.zeros_like(moved)
     for column in batch.cotangents:
         made += column * (column * moved).sum(-1, keepdim=True)
@@ -91,23 +91,23 @@ def _weigh(sweep: Sweep, batch: BatchGradients, moved: Tensor) -> Tensor:
 
 def full_hessian(sweep: Sweep, index: Tensor | None) -> tuple[list[Block], Sums]:
     """−∇² log p(D | θ) over the random parameters, what the likelihood learns included: P backward passes a batch."""
-    target, layout = sweep.target, sweep.target.layout
+    engine, layout = sweep.engine, sweep.engine.layout
     entries = [*sweep.capture.entries, *(e for e in layout.entries if e.role == "likelihood" and sweep.has_learned)]
     places = tuple((e.start, e.stop) for e in entries)
     order = torch.cat([torch.arange(start, stop) for start, stop in places])
     wanted = torch.arange(len(order)) if index is None else torch.searchsorted(order, index.cpu())
-    matrix = torch.zeros(len(wanted), len(wanted), dtype=layout.dtype, device=target.device)
+    matrix = torch.zeros(len(wanted), len(wanted), dtype=layout.dtype, device=engine.device)
 
     def visit(batch: BatchGradients) -> None:
         learned = {name: value.clone().requires_grad_() for name, value in sweep.learned.items()}
-        nll = target.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned)
+        nll = engine.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned)
         leaves = [*sweep.capture.parameters(), *(learned.values() if sweep.has_learned else ())]
-        energy = nll / target.likelihood_temperature
+        energy = nll / engine.likelihood_temperature
         gradient = join(torch.autograd.grad(energy, leaves, create_graph=True, materialize_grads=True))
         for row, at in enumerate(wanted.tolist()):
             found = join(torch.autograd.grad(gradient[at], leaves, retain_graph=True, materialize_grads=True))
             matrix[row] += found[wanted.to(found.device)]
 
-    with differentiable_twice(sweep.target.network):
+    with differentiable_twice(sweep.engine.network):
         sums = sweep.add_up(visit)
     return [DenseBlock(places if index is None else index, 0.5 * (matrix + matrix.mT))], sums

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.accumulate import DiagonalAccumulator, sources_of, visitor
 from temperance.inference.curvature.capture import RuleBroken
 from temperance.inference.curvature.sweep import BatchGradients, Kind, Sweep
 from temperance.linalg.blocks import DiagonalBlock
 from temperance.linalg.places import put
-from temperance.model.target import Target
 
 
 class BatchCurvature:
@@ -20,15 +20,15 @@ class BatchCurvature:
     The rules for gradients of single examples are tried once, on the first rows of ``data``.
     """
 
-    def __init__(self, target: Target, theta: Tensor, buffers: dict[str, Tensor], data: Data, kind: Kind) -> None:
-        self.target = target
-        self.sweep = Sweep(target, theta, buffers, data, kind=kind)
+    def __init__(self, engine: Engine, theta: Tensor, buffers: dict[str, Tensor], data: Data, kind: Kind) -> None:
+        self.engine = engine
+        self.sweep = Sweep(engine, theta, buffers, data, kind=kind)
 
     def at(self, theta: Tensor, batch: Batch, rng: torch.Generator) -> tuple[float, Tensor, Tensor]:
         """Mean negative log-likelihood; gradient and curvature of it (over the likelihood's temperature), P each."""
         sweep = self.sweep
         sweep.capture.theta = theta
-        sweep.learned = self.target.layout.unflatten(theta, "likelihood")
+        sweep.learned = self.engine.layout.unflatten(theta, "likelihood")
         while True:
             try:
                 return self._at(batch, rng)
@@ -36,14 +36,14 @@ class BatchCurvature:
                 sweep.leave(broken.layer)
 
     def _at(self, batch: Batch, rng: torch.Generator) -> tuple[float, Tensor, Tensor]:
-        sweep, target, layout = self.sweep, self.target, self.target.layout
-        temperature, count = target.likelihood_temperature, batch.size
+        sweep, engine, layout = self.sweep, self.engine, self.engine.layout
+        temperature, count = engine.likelihood_temperature, batch.size
         gradient, squares = torch.zeros_like(sweep.capture.theta), torch.zeros_like(sweep.capture.theta)
         accumulators = [DiagonalAccumulator(source) for source in sources_of(sweep)]
         with sweep.capture.attached():
             flow = sweep.capture.run(batch.x)
             learned = {name: value.clone().requires_grad_() for name, value in sweep.learned.items()}
-            nll = target.likelihood.negative_log_likelihood(flow.outputs, batch.y, learned)
+            nll = engine.likelihood.negative_log_likelihood(flow.outputs, batch.y, learned)
             leaves = [*sweep.capture.parameters(), *learned.values()]
             found = torch.autograd.grad(nll, leaves, retain_graph=True, materialize_grads=True)
             for entry, part in zip(layout.entries, found, strict=True):
@@ -55,6 +55,6 @@ class BatchCurvature:
                 assert isinstance(block, DiagonalBlock)
                 put(squares, block.places, block.values)
         if sweep.learned:
-            fisher = target.likelihood.learned_fisher(flow.outputs.detach(), sweep.learned) / temperature
+            fisher = engine.likelihood.learned_fisher(flow.outputs.detach(), sweep.learned) / temperature
             squares[layout.network_size :] = fisher.diagonal()
         return float(nll.detach()) / count, gradient.div_(count * temperature), squares.div_(count)

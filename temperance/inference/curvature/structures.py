@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.seeds import check_seed
+from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.accumulate import (
     Accumulator,
     DenseAccumulator,
@@ -30,7 +32,6 @@ from temperance.inference.curvature.products import full_hessian
 from temperance.inference.curvature.subsets import Subnetwork
 from temperance.inference.curvature.sweep import Kind, Sums, Sweep
 from temperance.linalg.blocks import Block, DenseBlock, DiagonalBlock
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,15 @@ class Curvature(Value, ABC):
             except RuleBroken as broken:  # found out in the middle of the data: begin again without that rule
                 sweep.leave(broken.layer)
         if sums.learned_fisher is not None and self.kind != "hessian":
-            entries = [e for e in sweep.target.layout.entries if e.role == "likelihood"]
+            entries = [e for e in sweep.engine.layout.entries if e.role == "likelihood"]
             blocks.append(DenseBlock(tuple((e.start, e.stop) for e in entries), sums.learned_fisher))
         return tuple(blocks), sums
 
-    def check(self, target: Target, names: list[str] | None, on: Any) -> None:
+    def check(self, engine: Engine, names: list[str] | None, on: Any) -> None:
         """Refuse, before a network is trained, what is sure to be refused after it. ``names``: what is random."""
         if isinstance(on, Subnetwork):
-            if on.size > target.layout.network_size:
-                on.index(target, target.initial_theta(), target.initial_theta())  # raises
+            if on.size > engine.layout.network_size:
+                on.index(engine, engine.target.initial_theta(), engine.target.initial_theta())  # raises
             if not isinstance(self, Dense | Diagonal):
                 raise ArgumentError(self._single_weights())
 
@@ -113,9 +114,9 @@ class Curvature(Value, ABC):
             raise ArgumentError(self._single_weights())
 
 
-def _size(target: Target, names: list[str] | None) -> int:
+def _size(engine: Engine, names: list[str] | None) -> int:
     """How many parameters of the network are random."""
-    return sum(e.size for e in target.layout.network_entries if names is None or e.name in names)
+    return sum(e.size for e in engine.layout.network_entries if names is None or e.name in names)
 
 
 def _memory(size: int, itemsize: int) -> str:
@@ -141,18 +142,26 @@ class Dense(Curvature):
     'ggn'
     """
 
+    card: ClassVar[Card] = Card(
+        "all of the Gauss–Newton matrix (or of the Hessian)",
+        MethodFamily.CURVATURE,
+        exact="the evidence too",
+        cost="the curvature is P² numbers",
+        shown=("Laplace(MAP(), Dense())",),
+    )
+
     limit: int = 12_000
 
-    def check(self, target: Target, names: list[str] | None, on: Any) -> None:
+    def check(self, engine: Engine, names: list[str] | None, on: Any) -> None:
         """See :class:`Curvature`."""
-        super().check(target, names, on)
-        size = on.size if isinstance(on, Subnetwork) else _size(target, names)
-        _check_dense(size, self.limit, "the network", target.layout.dtype.itemsize)
+        super().check(engine, names, on)
+        size = on.size if isinstance(on, Subnetwork) else _size(engine, names)
+        _check_dense(size, self.limit, "the network", engine.layout.dtype.itemsize)
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
         sweep = problem.sweep
-        layout = sweep.target.layout
+        layout = sweep.engine.layout
         size = sum(e.size for e in sweep.capture.entries) if problem.index is None else len(problem.index)
         _check_dense(size, self.limit, "the network", layout.dtype.itemsize)
         if self.kind == "hessian":
@@ -169,6 +178,14 @@ class Diagonal(Curvature):
     >>> Diagonal(kind="monte-carlo").samples
     1
     """
+
+    card: ClassVar[Card] = Card(
+        "the diagonal of the curvature",
+        MethodFamily.CURVATURE,
+        exact="all of it with independent features",
+        cost="the curvature is P numbers",
+        shown=("Laplace(MAP(), Diagonal())",),
+    )
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
@@ -211,6 +228,14 @@ class BlockDiagonal(Curvature):
     5000
     """
 
+    card: ClassVar[Card] = Card(
+        "the curvature of each layer, all of it",
+        MethodFamily.CURVATURE,
+        exact="all of it for one layer",
+        cost="the curvature is Σ p² numbers, over layers of p weights",
+        shown=("Laplace(MAP(), BlockDiagonal())",),
+    )
+
     limit: int = 12_000
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
@@ -219,7 +244,7 @@ class BlockDiagonal(Curvature):
         sweep = problem.sweep
         sources = sources_of(sweep)
         for source in sources:
-            _check_dense(source.size, self.limit, f"layer {source.name!r}", sweep.target.layout.dtype.itemsize)
+            _check_dense(source.size, self.limit, f"layer {source.name!r}", sweep.engine.layout.dtype.itemsize)
         accumulators: list[Accumulator] = [DenseAccumulator([s], None, problem.prior_precision) for s in sources]
         sums = sweep.add_up(visitor(sweep, accumulators))
         return [block for a in accumulators for block in a.blocks()], sums
@@ -241,6 +266,17 @@ class KFAC(Curvature):
     >>> KFAC(kind="monte-carlo", sharing="reduce").sharing
     'reduce'
     """
+
+    card: ClassVar[Card] = Card(
+        "Kronecker factors of each layer, bias included",
+        MethodFamily.CURVATURE,
+        papers=(
+            "Martens & Grosse, Optimizing neural networks with Kronecker-factored approximate curvature, ICML 2015",
+        ),
+        exact="each layer of a deep linear network, square loss",
+        cost="the curvature is in² + out² numbers a layer",
+        shown=("Laplace(MAP(), KFAC())",),
+    )
 
     sharing: Literal["expand", "reduce"] = "expand"
     dense_limit: int = 2_000
@@ -313,6 +349,17 @@ class EKFAC(KFAC):
     True
     """
 
+    card: ClassVar[Card] = Card(
+        "Kronecker factors with corrected eigenvalues",
+        MethodFamily.CURVATURE,
+        papers=(
+            "George et al., Fast approximate natural gradient descent in a Kronecker-factored eigenbasis, NeurIPS 2018",
+        ),
+        exact="each layer of a deep linear network, square loss",
+        cost="the curvature is in² + out² numbers a layer; a second pass over the data",
+        shown=("Laplace(MAP(), EKFAC())",),
+    )
+
     corrected = True
 
 
@@ -326,6 +373,14 @@ class Lanczos(Curvature):
     >>> Lanczos(20).rank
     20
     """
+
+    card: ClassVar[Card] = Card(
+        "the `rank` largest directions of the curvature, in the prior's units",
+        MethodFamily.CURVATURE,
+        exact="all of it where at most `rank` directions matter",
+        cost="the curvature is `rank` P numbers",
+        shown=("Laplace(MAP(), Lanczos())",),
+    )
 
     rank: int = 20
     tolerance: float = 1e-3
@@ -351,10 +406,10 @@ class Lanczos(Curvature):
         check_positive(tolerance, "tolerance")
         self.__post_init__()
 
-    def check(self, target: Target, names: list[str] | None, on: Any) -> None:
+    def check(self, engine: Engine, names: list[str] | None, on: Any) -> None:
         """See :class:`Curvature`."""
-        super().check(target, names, on)
-        check_rank(self.rank, _size(target, names))
+        super().check(engine, names, on)
+        check_rank(self.rank, _size(engine, names))
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""

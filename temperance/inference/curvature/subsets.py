@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from torch import Tensor
 from temperance.core.checks import check_count
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
-from temperance.model.target import Target
+from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
 from temperance.model.theta import Subset
 
 
@@ -30,9 +32,9 @@ class Subnetwork(Value, ABC):
     def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
         """A number for each weight; the largest are picked."""
 
-    def index(self, target: Target, theta: Tensor, variance: Tensor | None) -> Tensor:
+    def index(self, engine: Engine, theta: Tensor, variance: Tensor | None) -> Tensor:
         """The places in θ, in order."""
-        total = target.layout.network_size
+        total = engine.layout.network_size
         if self.size > total:
             raise ArgumentError(f"`size` must be at most the network's {total} parameters; got {self.size}.")
         network = theta[:total]
@@ -48,6 +50,12 @@ class LargestVariance(Subnetwork):
     >>> LargestVariance(1000).size
     1000
     """
+
+    card: ClassVar[Card] = Card(
+        "a subnetwork: the weights that the data leave most open",
+        MethodFamily.CURVATURE,
+        papers=("Daxberger et al., Bayesian deep learning via subnetwork inference, ICML 2021",),
+    )
 
     needs_variance = True
 
@@ -65,16 +73,18 @@ class LargestMagnitude(Subnetwork):
     1000
     """
 
+    card: ClassVar[Card] = Card("a subnetwork: the weights of largest absolute value", MethodFamily.CURVATURE)
+
     def score(self, theta: Tensor, variance: Tensor | None) -> Tensor:
         """|θ|."""
         return theta.abs()
 
 
-def chosen_names(target: Target, on: Subset | Subnetwork) -> list[str] | None:
+def chosen_names(engine: Engine, on: Subset | Subnetwork) -> list[str] | None:
     """The parameters that ``on`` names, among those that are random in ``target``; ``None`` for all."""
     if on is None or isinstance(on, Subnetwork):
         return None
-    return target.names(on, "on")
+    return engine.target.names(on, "on")
 
 
 def prior_mean_of(value: float | Tensor, size: int, like: Tensor) -> Tensor:

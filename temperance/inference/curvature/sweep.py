@@ -24,10 +24,10 @@ from temperance.core.progress import ProgressBar
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
 from temperance.data.sources import Inputs, named_tensors
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.capture import Capture, CapturedPass
 from temperance.inference.curvature.general import GeneralGradients
 from temperance.inference.curvature.layers import Layer
-from temperance.model.target import Target
 
 Kind = Literal["ggn", "monte-carlo", "empirical"]
 _PROBE_ROWS = 4
@@ -63,7 +63,7 @@ class Sweep:
 
     def __init__(
         self,
-        target: Target,
+        engine: Engine,
         theta: Tensor,
         buffers: dict[str, Tensor],
         data: Data,
@@ -74,11 +74,11 @@ class Sweep:
         batch_size: int = 256,
         seed: int = 0,
     ) -> None:
-        self.target, self.data, self.kind, self.samples = target, data, kind, samples
+        self.engine, self.data, self.kind, self.samples = engine, data, kind, samples
         self.batch_size, self.seed = min(batch_size, len(data)), seed
         self.buffers = {name: value.detach().clone() for name, value in buffers.items()}
-        self.capture = Capture(target, theta, self.buffers, names)
-        self.learned = target.layout.unflatten(theta.detach(), "likelihood")
+        self.capture = Capture(engine, theta, self.buffers, names)
+        self.learned = engine.layout.unflatten(theta.detach(), "likelihood")
         self.has_learned = names is None and bool(self.learned)
         probe = self._probe()
         self.capture.verify(probe.x)
@@ -104,24 +104,24 @@ class Sweep:
                 "`data` must give the same rows every time for a pass over all of it, but its first rows changed from "
                 "one pass to the next: turn off shuffling and random augmentation, or give it a fixed seed per row."
             )
-        return twice[0].to(self.target.device)
+        return twice[0].to(self.engine.device)
 
     def batches(self, title: str = "curvature") -> Iterator[BatchGradients]:
         """One pass. The columns of a batch are the same in every pass."""
         steps = -(-len(self.data) // self.batch_size)
         with ProgressBar(title, steps) as bar, self.capture.attached():
             for k, batch in enumerate(self.data.full_pass(self.batch_size)):
-                moved = batch.to(self.target.device)
+                moved = batch.to(self.engine.device)
                 flow = self.capture.run(moved.x)
                 self.num_outputs = flow.outputs.shape[-1]
-                rng = generator(self.seed, "curvature", k, device=self.target.device)
+                rng = generator(self.seed, "curvature", k, device=self.engine.device)
                 yield BatchGradients(moved.x, moved.y, flow, self.cotangents(flow.outputs.detach(), moved.y, rng))
                 bar.advance_to(k + 1, float("nan"), last=k + 1 == steps)
 
     def cotangents(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
         """Columns, B × C each, of a root of the output Hessian."""
-        likelihood = self.target.likelihood
-        factor = self.target.likelihood_temperature**-0.5
+        likelihood = self.engine.likelihood
+        factor = self.engine.likelihood_temperature**-0.5
         if self.kind == "ggn":
             for column in likelihood.fisher_columns(outputs, self.learned):
                 yield factor * column
@@ -134,14 +134,14 @@ class Sweep:
 
     def add_up(self, visit: Callable[[BatchGradients], None] | None = None) -> Sums:
         """The first pass: log-likelihood, its gradient, and whatever ``visit`` makes of each batch."""
-        target, layout = self.target, self.target.layout
-        temperature = target.likelihood_temperature
-        gradient = torch.zeros(layout.size, dtype=layout.dtype, device=target.device)
+        engine, layout = self.engine, self.engine.layout
+        temperature = engine.likelihood_temperature
+        gradient = torch.zeros(layout.size, dtype=layout.dtype, device=engine.device)
         total, targets = 0.0, 0
         fisher: Tensor | None = None
         for batch in self.batches():
             learned = {name: value.clone().requires_grad_() for name, value in self.learned.items()}
-            nll = target.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned) / temperature
+            nll = engine.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned) / temperature
             leaves = [*self.capture.parameters(), *(learned.values() if self.has_learned else ())]
             found = torch.autograd.grad(nll, leaves, retain_graph=True, materialize_grads=True)
             entries = [*self.capture.entries, *(layout[name] for name in learned if self.has_learned)]
@@ -150,7 +150,7 @@ class Sweep:
             total -= float(nll.detach().double())
             targets += batch.y.numel()
             if self.has_learned:
-                part = target.likelihood.learned_fisher(batch.flow.outputs.detach(), self.learned) / temperature
+                part = engine.likelihood.learned_fisher(batch.flow.outputs.detach(), self.learned) / temperature
                 fisher = part if fisher is None else fisher + part
             if visit is not None:
                 visit(batch)

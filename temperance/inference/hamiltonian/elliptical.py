@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.base import Info
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianState, Transition, TransitionKernel, settle_
 from temperance.inference.hamiltonian.motion import Motion, uniforms
 from temperance.model.priors import GaussianDensity
 from temperance.model.priors.base import BoundPrior
-from temperance.model.target import Target
 
 _MOST_SHRINKS = 1000
 
@@ -40,11 +42,19 @@ class EllipticalSlice(TransitionKernel):
     tensor([[2.]])
     """
 
-    def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
+    card: ClassVar[Card] = Card(
+        "ellipses through draws of the prior: no gradients, no step",
+        MethodFamily.HAMILTONIAN,
+        papers=("Murray, Adams & MacKay, Elliptical slice sampling, AISTATS 2010",),
+        exact="any likelihood, under a Gaussian prior",
+        cost="likelihoods alone, no gradients",
+    )
+
+    def step(self, engine: Engine, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """See :class:`TransitionKernel`."""
         if state.chain.read_next:
             state.ready = False  # the slope is looked at, which moves do not keep
-        return super().step(target, state, batch)
+        return super().step(engine, state, batch)
 
     def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
         """Shrink until every chain is above its level."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count, check_positive
 from temperance.core.errors import ArgumentError
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import (
     HamiltonianState,
     Numbers,
@@ -53,6 +55,17 @@ class HMC(SteppingKernel):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "leapfrog trajectories, `length` or `time` long, with jittered steps, accepted or rejected",
+        MethodFamily.HAMILTONIAN,
+        papers=(
+            "Duane et al., Hybrid Monte Carlo, Physics Letters B 1987",
+            "Neal, MCMC using Hamiltonian dynamics, Handbook of Markov Chain Monte Carlo 2011",
+        ),
+        exact="any energy, any step",
+        cost="`length` gradients",
+    )
 
     step_size: float | None = None
     length: int | None = None

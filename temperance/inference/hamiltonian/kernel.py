@@ -24,6 +24,7 @@ from temperance.core.growing import Rows
 from temperance.core.seeds import spawn
 from temperance.core.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, fill_rows_
 from temperance.inference.base import Cost, Exactness, Facts, Info, Starts
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase, check_mass
@@ -34,7 +35,6 @@ from temperance.inference.langevin.sampler import (
     refuse_random_energies,
     take_reading,
 )
-from temperance.model.target import Target
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.trace import Transitions
 
@@ -103,11 +103,11 @@ class HamiltonianSampler(Sampler):
     def hamiltonian(self, state: Any) -> HamiltonianState:
         """The chains inside the state."""
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Always: a network that cannot be batched is evaluated for one chain after the other."""
         return True
 
-    def posteriors(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: Any, data: Data | None) -> tuple[Posterior, ...]:
         """The chains' present places, a single draw each; :class:`Collect` keeps many."""
         return present_places(self.chain(state))
 
@@ -148,12 +148,12 @@ class TransitionKernel(HamiltonianSampler):
         """What was told of each transition goes to a file."""
         state.history.keep_in(folder)
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> HamiltonianState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> HamiltonianState:
         """See :class:`Inference`."""
         name = type(self).__name__
-        target.refuse_batch_norm(name)
-        refuse_random_energies(target, name)
-        theta = starts.rows(target)
+        engine.target.refuse_batch_norm(name)
+        refuse_random_energies(engine, name)
+        theta = starts.rows(engine)
         count = len(theta)
         gradient = torch.zeros_like(theta)
         chain = ChainState(
@@ -163,7 +163,7 @@ class TransitionKernel(HamiltonianSampler):
             slots={},
             streams=[NormalStream(spawn(rng)) for rng in rngs],
             buffers={},
-            layout=target.layout,
+            layout=engine.layout,
         )
         own = []
         for rng in rngs:
@@ -193,14 +193,14 @@ class TransitionKernel(HamiltonianSampler):
 
     # ------------------------------------------------------------------ a step
 
-    def flow(self, target: Target, state: HamiltonianState, batch: Batch) -> Motion:
+    def flow(self, engine: Engine, state: HamiltonianState, batch: Batch) -> Motion:
         """The motion on these rows, at each chain's temperature."""
-        return Motion(target.energies_on(batch), state.masses(), 1.0 / (target.temperature * state.heat))
+        return Motion(engine.energies_on(batch), state.masses(), 1.0 / (engine.temperature * state.heat))
 
-    def ready(self, target: Target, state: HamiltonianState, batch: Batch) -> Status:
+    def ready(self, engine: Engine, state: HamiltonianState, batch: Batch) -> Status:
         """Make energies and slopes those of the present places."""
         if not state.ready:
-            state.energy.copy_(target.energies(state.chain.theta, batch, state.gradient))
+            state.energy.copy_(engine.energies(state.chain.theta, batch, state.gradient))
             if not bool(torch.isfinite(state.energy).all()):
                 bad = [k + 1 for k, ok in enumerate(torch.isfinite(state.energy).tolist()) if not ok]
                 return replace(
@@ -212,25 +212,25 @@ class TransitionKernel(HamiltonianSampler):
             state.ready = True
         return OK
 
-    def step(self, target: Target, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
+    def step(self, engine: Engine, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """One transition of every chain."""
         chain = state.chain
-        status = self.ready(target, state, batch)
+        status = self.ready(engine, state, batch)
         if not status.ok:
             return state, Info(math.nan, status)
-        losses = self._losses(target, state, batch)
+        losses = self._losses(engine, state, batch)
         if chain.read_next:
             take_reading(chain, 1, losses, 1.0)
             assert chain.reading is not None
             chain.reading.acceptance = state.accepted / max(1, state.transitions)
         fill_rows_(chain.noise, chain.streams)
-        made = self.transition(self.flow(target, state, batch), state)
+        made = self.transition(self.flow(engine, state, batch), state)
         self._tell(state, made)
         return state, Info(float(losses.mean()), metrics={"acceptance": state.accepted / state.transitions})
 
-    def _losses(self, target: Target, state: HamiltonianState, batch: Batch) -> Tensor:
-        prior = target.bound_prior.log_prob(state.chain.theta, torch.float64).cpu()
-        return (state.energy + prior) * target.likelihood_temperature / batch.num_data
+    def _losses(self, engine: Engine, state: HamiltonianState, batch: Batch) -> Tensor:
+        prior = engine.bound_prior.log_prob(state.chain.theta, torch.float64).cpu()
+        return (state.energy + prior) * engine.likelihood_temperature / batch.num_data
 
     def _tell(self, state: HamiltonianState, made: Transition) -> None:
         state.acceptance.copy_(torch.from_numpy(made.acceptance))

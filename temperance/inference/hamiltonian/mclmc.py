@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.engine.native import fill_rows_
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import (
     HamiltonianState,
     SteppingKernel,
@@ -53,6 +55,17 @@ class MCLMC(SteppingKernel):
     >>> tp.fit(target, method, (x, 2 * x + 1)).predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "a velocity that turns and never slows (microcanonical), Metropolis-adjusted",
+        MethodFamily.HAMILTONIAN,
+        papers=(
+            "Robnik et al., Microcanonical Hamiltonian Monte Carlo, JMLR 2023",
+            "Ver Steeg & Galstyan, Hamiltonian dynamics with non-Newtonian momentum for rapid sampling, NeurIPS 2021",
+        ),
+        exact="any energy, any step",
+        cost="`length` gradients",
+    )
 
     step_size: float | None = None
     length: int = 16

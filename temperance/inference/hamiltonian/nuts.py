@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.engine.native.nuts import DIVERGED, WALKING, native_doubling
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.hamiltonian.kernel import DIVERGENCE, HamiltonianState, Numbers, SteppingKernel, Transition
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase, uniforms
 
@@ -42,6 +44,24 @@ class NUTS(SteppingKernel):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "trajectories that double until they turn: multinomial, generalised U-turn",
+        MethodFamily.HAMILTONIAN,
+        papers=(
+            "Hoffman & Gelman, The no-U-turn sampler, JMLR 2014",
+            "Betancourt, A conceptual introduction to Hamiltonian Monte Carlo, 2017",
+        ),
+        exact="any energy, any step",
+        cost="at most 2^`max_depth` − 1 gradients; within a step 34 copies",
+        recipes=(
+            Recipe(
+                "nuts",
+                "Ensemble(Collect(Warmup(NUTS(max_depth=8), 300), last=300), 4)",
+                "exact draws, four chains: for a few hundred rows",
+            ),
+        ),
+    )
 
     step_size: float | None = None
     max_depth: int = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, HamiltonianState
 from temperance.inference.langevin.sampler import ChainState, SamplerWrapper, present_places, take_reading
-from temperance.model.target import Target
 from temperance.posteriors import Posterior
 from temperance.posteriors.trace import Transitions
 
@@ -66,8 +67,17 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
 
     >>> import temperance as tp
     >>> Tempered(tp.HMC(step_size=0.1, length=5), temperatures=tp.ladder(8.0, 4)).facts().cost.gradients_per_step
-    20.0
+    20
     """
+
+    card: ClassVar[Card] = Card(
+        "parallel tempering: hot chains cross between modes, and swap with cold ones",
+        MethodFamily.HAMILTONIAN,
+        papers=("Swendsen & Wang, Replica Monte Carlo simulation of spin glasses, Physical Review Letters 1986",),
+        exact="as its base",
+        cost="base × temperatures; `ladder(8.0, 4)` makes four",
+        shown=("Tempered(Warmup(NUTS()))",),
+    )
 
     base: HamiltonianSampler
     temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
@@ -112,7 +122,7 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
         """Of the cold chain's place in the ladder."""
         return self.base.transitions_of(state.base, member * len(self.temperatures))
 
-    def posteriors(self, target: Target, state: TemperedState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: TemperedState, data: Data | None) -> tuple[Posterior, ...]:
         """The cold chains' present places."""
         return present_places(state.cold)
 
@@ -132,15 +142,15 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
         """The share of offers taken, for each pair of neighbours."""
         return state.swapped.double() / state.offered.clamp(min=1)
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> TemperedState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> TemperedState:
         """See :class:`Inference`. All temperatures of a member begin at its start."""
         count = len(self.temperatures)
         own = [generator(spawn(rng), "swaps") for rng in rngs]
         several = [generator(spawn(rng), "temperature", k) for rng in rngs for k in range(count)]
-        base = self.base.init(target, Starts.at(starts.rows(target, count)), several)
+        base = self.base.init(engine, Starts.at(starts.rows(engine, count)), several)
         inside = self.base.hamiltonian(base)
         inside.heat.copy_(torch.tensor(self.temperatures, dtype=torch.float64).repeat(len(rngs)))
-        shape = (len(rngs), count, target.layout.size)
+        shape = (len(rngs), count, engine.layout.size)
         cold = ChainState(
             theta=inside.chain.theta.view(shape)[:, 0],
             grad=inside.gradient.view(shape)[:, 0],
@@ -148,14 +158,14 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
             slots={},
             streams=[],
             buffers={},
-            layout=target.layout,
+            layout=engine.layout,
         )
         zeros = torch.zeros(count - 1, dtype=torch.int64)
         return TemperedState(base, own, zeros, zeros.clone(), cold=cold)
 
-    def step(self, target: Target, state: TemperedState, batch: Batch) -> tuple[TemperedState, Info]:
+    def step(self, engine: Engine, state: TemperedState, batch: Batch) -> tuple[TemperedState, Info]:
         """A step at every temperature; now and then, swaps."""
-        state.base, info = self.base.step(target, state.base, batch)
+        state.base, info = self.base.step(engine, state.base, batch)
         if not info.status.ok:
             return state, info
         inside = self.base.hamiltonian(state.base)
@@ -166,10 +176,10 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
             state.cold.reading.acceptance = float(inside.acceptance[::count].mean())
         state.done += 1
         if state.done % self.every == 0:
-            self._swap(target, state, inside)
+            self._swap(engine, state, inside)
         return state, info
 
-    def _swap(self, target: Target, state: TemperedState, inside: HamiltonianState) -> None:
+    def _swap(self, engine: Engine, state: TemperedState, inside: HamiltonianState) -> None:
         count, members = len(self.temperatures), len(state.rngs)
         first = (state.done // self.every) % 2
         pairs = torch.arange(first, count - 1, 2)
@@ -178,7 +188,7 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
         luck = torch.stack([torch.rand(len(pairs), generator=rng, dtype=torch.float64) for rng in state.rngs])
         cool = (torch.arange(members).unsqueeze(1) * count + pairs).flatten()
         warm = cool + 1
-        beta = 1.0 / (target.temperature * inside.heat)
+        beta = 1.0 / (engine.temperature * inside.heat)
         gain = (beta[cool] - beta[warm]) * (inside.energy[cool] - inside.energy[warm])
         taken = luck.flatten().log() < gain
         state.offered[pairs] += members

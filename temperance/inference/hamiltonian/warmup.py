@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from torch import Tensor
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.engine.native import fill_rows_
 from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import (
     HamiltonianSampler,
     HamiltonianState,
@@ -21,7 +23,6 @@ from temperance.inference.hamiltonian.kernel import (
     divergence_remarks,
 )
 from temperance.inference.langevin.sampler import SamplerWrapper
-from temperance.model.target import Target
 
 _GAMMA, _DELAY, _DECAY = 0.05, 10.0, 0.75
 _SHRINK, _TOWARDS = 5.0, 1e-3
@@ -122,6 +123,14 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
     500
     """
 
+    card: ClassVar[Card] = Card(
+        "finds each chain's step and masses, then leaves them alone",
+        MethodFamily.HAMILTONIAN,
+        papers=("Hoffman & Gelman, The no-U-turn sampler, JMLR 2014",),
+        exact="as its base",
+        shown=("Warmup(NUTS())", "Warmup(HMC())", "Warmup(MCLMC())"),
+    )
+
     base: SteppingKernel
     steps: int = 1000
     mass: Literal["diagonal", "dense", "none"] = "diagonal"
@@ -191,9 +200,9 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
         """A chain that diverges says so."""
         return divergence_remarks(self.hamiltonian(state))
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> WarmupState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> WarmupState:
         """See :class:`Inference`."""
-        base = self.base.init(target, starts, rngs)
+        base = self.base.init(engine, starts, rngs)
         if self.mass == "dense" and base.inverse_mass.dim() == 2:
             base.inverse_mass = torch.diag_embed(base.inverse_mass)
         return WarmupState(base, Averaging.around(base.step_size), self._no_moments(base))
@@ -201,21 +210,21 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
     def _no_moments(self, base: HamiltonianState) -> Moments:
         return Moments.of(base.chain.theta, self.mass == "dense")
 
-    def step(self, target: Target, state: WarmupState, batch: Batch) -> tuple[WarmupState, Info]:
+    def step(self, engine: Engine, state: WarmupState, batch: Batch) -> tuple[WarmupState, Info]:
         """A transition; during the warm-up, what it teaches."""
         base = state.base
         if state.done == 0:
-            status = self.base.ready(target, base, batch)
+            status = self.base.ready(engine, base, batch)
             if not status.ok:
                 return state, Info(float("nan"), status)
-            self._begin_search(target, state, batch)
-        state.base, info = self.base.step(target, base, batch)
+            self._begin_search(engine, state, batch)
+        state.base, info = self.base.step(engine, base, batch)
         state.done += 1
         if info.status.ok and state.done <= self.steps:
-            self._learn(target, state, batch)
+            self._learn(engine, state, batch)
         return state, info
 
-    def _learn(self, target: Target, state: WarmupState, batch: Batch) -> None:
+    def _learn(self, engine: Engine, state: WarmupState, batch: Batch) -> None:
         base = state.base
         base.step_size.copy_(state.averaging.update(base.acceptance, self.accept))
         ends = self.window_ends()
@@ -224,15 +233,15 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
             if state.done in ends:
                 base.inverse_mass = state.moments.covariance().to(base.chain.theta).contiguous()
                 state.moments = self._no_moments(base)
-                self._begin_search(target, state, batch)
+                self._begin_search(engine, state, batch)
         if state.done == self.steps:
             base.step_size.copy_(state.averaging.mean.exp())
             base.forget()
 
-    def _begin_search(self, target: Target, state: WarmupState, batch: Batch) -> None:
+    def _begin_search(self, engine: Engine, state: WarmupState, batch: Batch) -> None:
         """Double or halve ε until the acceptance of one step crosses ``accept``, and average from there."""
         base = state.base
         fill_rows_(base.chain.noise, base.chain.streams)
-        step = self.base.reasonable_steps(self.base.flow(target, base, batch), base, self.accept)
+        step = self.base.reasonable_steps(self.base.flow(engine, base, batch), base, self.accept)
         base.step_size.copy_(step)
         state.averaging = Averaging.around(base.step_size.clone())

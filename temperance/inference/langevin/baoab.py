@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +35,18 @@ class BAOAB(LangevinSampler):
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
 
     >>> import temperance as tp
-    >>> tp.BAOAB(lr=1e-3, momentum=0.9).cost()
+    >>> tp.BAOAB(lr=1e-3, momentum=0.9).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
+
+    card: ClassVar[Card] = Card(
+        "kick, drift, fluctuate, drift",
+        MethodFamily.LANGEVIN,
+        papers=(
+            "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
+        ),
+        exact="the position variance, at any stable step",
+    )
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
@@ -49,7 +59,7 @@ class BAOAB(LangevinSampler):
         self._check()
         check_momentum(self.momentum)
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹ m."""
         return {"velocity": torch.zeros_like(theta)}
 

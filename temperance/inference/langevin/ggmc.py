@@ -17,8 +17,10 @@ from temperance.core.seeds import spawn
 from temperance.core.status import NON_FINITE_LOSS
 from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.base import Cost, Exactness, Facts, Info, Starts
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import (
     ChainState,
     Sampler,
@@ -27,7 +29,6 @@ from temperance.inference.langevin.sampler import (
     refuse_random_energies,
     take_reading,
 )
-from temperance.model.target import Target
 from temperance.posteriors import Draws, Posterior
 
 
@@ -82,6 +83,14 @@ class GGMC(Sampler):
     tensor([[2.]])
     """
 
+    card: ClassVar[Card] = Card(
+        "Langevin steps that are accepted or rejected together (Metropolis-corrected)",
+        MethodFamily.LANGEVIN,
+        papers=("Garriga-Alonso & Fortuin, Exact Langevin dynamics with stochastic gradients, AABI 2021",),
+        exact="any energy, any step",
+        cost="`length` + 1 gradients",
+    )
+
     takes_heat: ClassVar[bool] = False
 
     lr: float = 0.01
@@ -105,28 +114,28 @@ class GGMC(Sampler):
         """See :class:`Sampler`."""
         return state.chain
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> GGMCState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> GGMCState:
         """See :class:`Inference`."""
         (rng,) = rngs
-        target.refuse_batch_norm("GGMC")
-        refuse_random_energies(target, "GGMC")
-        start = starts.rows(target)
+        engine.target.refuse_batch_norm("GGMC")
+        refuse_random_energies(engine, "GGMC")
+        start = starts.rows(engine)
         chain = ChainState(
             theta=start,
             grad=torch.zeros_like(start),
             noise=torch.zeros_like(start),
             slots={"velocity": torch.zeros_like(start)},
             streams=[NormalStream(spawn(rng))],
-            buffers=target.workspace.running_buffers(),
-            layout=target.layout,
+            buffers=engine.target.running_buffers(),
+            layout=engine.layout,
         )
         own = torch.Generator()
         own.manual_seed(spawn(rng))
         state = GGMCState(chain, own, start=torch.empty_like(start), start_velocity=torch.empty_like(start))
-        chain.streams[0].fill_(chain.slots["velocity"]).mul_(math.sqrt(target.temperature))
+        chain.streams[0].fill_(chain.slots["velocity"]).mul_(math.sqrt(engine.temperature))
         return state
 
-    def step(self, target: Target, state: GGMCState, batch: Batch) -> tuple[GGMCState, Info]:
+    def step(self, engine: Engine, state: GGMCState, batch: Batch) -> tuple[GGMCState, Info]:
         """One trajectory and its decision."""
         chain, n = state.chain, batch.num_data
         if n != batch.size:
@@ -134,7 +143,7 @@ class GGMC(Sampler):
                 f"`num_data` must be the number of rows, all of which GGMC reads; got {n}, not {batch.size}."
             )
         if state.energy is None or (self.batch_size is None and not state.has_gradient) or chain.read_next:
-            state.energy, state.loss = self._energy(target, state, batch)
+            state.energy, state.loss = self._energy(engine, state, batch)
             if not math.isfinite(state.energy):
                 return state, Info(state.loss, NON_FINITE_LOSS)
         if chain.read_next:
@@ -143,11 +152,11 @@ class GGMC(Sampler):
             chain.reading.acceptance = state.accepted / max(1, state.proposed)
         state.start.copy_(chain.theta)
         state.start_velocity.copy_(chain.slots["velocity"])
-        end, loss, change = self._trajectory(target, state, batch)
+        end, loss, change = self._trajectory(engine, state, batch)
         delta = end - state.energy + change
         luck = float(torch.rand((), generator=state.rng, dtype=torch.float64))
         state.proposed += 1
-        if math.isfinite(delta) and luck < math.exp(min(0.0, -delta / target.temperature)):
+        if math.isfinite(delta) and luck < math.exp(min(0.0, -delta / engine.temperature)):
             state.accepted += 1
             state.energy, state.loss = end, loss
         else:
@@ -156,32 +165,32 @@ class GGMC(Sampler):
             state.has_gradient = False  # it belongs to the place that was rejected
         return state, Info(state.loss, metrics={"acceptance": state.accepted / state.proposed})
 
-    def _trajectory(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float, float]:
+    def _trajectory(self, engine: Engine, state: GGMCState, batch: Batch) -> tuple[float, float, float]:
         """Go ``length`` steps; U and the mean loss at the end, and the sum of the changes of ½‖m‖² in BAB."""
         chain, n = state.chain, batch.num_data
         velocity = chain.slots["velocity"]
         h = chain.pace * math.sqrt(self.lr / n)
         keep = math.sqrt(self.momentum**chain.pace)
-        spread = math.sqrt(target.temperature * (1 - keep * keep))
+        spread = math.sqrt(engine.temperature * (1 - keep * keep))
         end, loss, change = math.nan, math.nan, 0.0
         for _ in range(self.length):
             self._refresh(chain, keep, spread)
             share = batch
             if self.batch_size is not None:
                 share = self._share(state, batch)
-                target.gradients(chain.theta, share, chain.grad, chain.buffers)
+                engine.gradients(chain.theta, share, chain.grad, chain.buffers)
             before = _half_square(velocity)
             velocity.add_(chain.grad, alpha=-0.5 * h * n)
             chain.theta.add_(velocity, alpha=h)
             if self.batch_size is None:
-                end, loss = self._energy(target, state, batch)
+                end, loss = self._energy(engine, state, batch)
             else:
-                target.gradients(chain.theta, share, chain.grad, chain.buffers)
+                engine.gradients(chain.theta, share, chain.grad, chain.buffers)
             velocity.add_(chain.grad, alpha=-0.5 * h * n)
             change += _half_square(velocity) - before
             self._refresh(chain, keep, spread)
         if self.batch_size is not None:
-            end, loss = self._energy(target, state, batch)
+            end, loss = self._energy(engine, state, batch)
         return end, loss, change
 
     def _share(self, state: GGMCState, batch: Batch) -> Batch:
@@ -194,15 +203,15 @@ class GGMC(Sampler):
         chain.streams[0].fill_(chain.noise)
         chain.slots["velocity"].mul_(keep).add_(chain.noise, alpha=spread)
 
-    def _energy(self, target: Target, state: GGMCState, batch: Batch) -> tuple[float, float]:
+    def _energy(self, engine: Engine, state: GGMCState, batch: Batch) -> tuple[float, float]:
         """U(θ) and the mean loss; ∇G̃ on all data goes into the chain's gradient."""
         chain = state.chain
-        loss = float(target.gradients(chain.theta, batch, chain.grad, chain.buffers))
+        loss = float(engine.gradients(chain.theta, batch, chain.grad, chain.buffers))
         state.has_gradient = True
-        prior = float(target.bound_prior.log_prob(chain.theta))
-        return batch.num_data * loss / target.likelihood_temperature - prior, loss
+        prior = float(engine.bound_prior.log_prob(chain.theta))
+        return batch.num_data * loss / engine.likelihood_temperature - prior, loss
 
-    def posteriors(self, target: Target, state: GGMCState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: GGMCState, data: Data | None) -> tuple[Posterior, ...]:
         """The chain's present place, a single draw; :class:`Collect` keeps many."""
         return present_places(state.chain)
 

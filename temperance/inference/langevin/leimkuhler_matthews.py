@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,18 @@ class LeimkuhlerMatthews(LangevinSampler):
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
 
     >>> import temperance as tp
-    >>> tp.LeimkuhlerMatthews(lr=1e-3).cost()
+    >>> tp.LeimkuhlerMatthews(lr=1e-3).facts().cost
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
+
+    card: ClassVar[Card] = Card(
+        "`SGLD` with each noise shared by two steps",
+        MethodFamily.LANGEVIN,
+        papers=(
+            "Leimkuhler & Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013",
+        ),
+        exact="the position variance, at any stable step",
+    )
 
     scaled_slots: ClassVar[tuple[str, ...]] = ("noise_before",)
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
@@ -42,7 +52,7 @@ class LeimkuhlerMatthews(LangevinSampler):
     def __post_init__(self) -> None:
         self._check()
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The noise of the step before."""
         return {"noise_before": torch.zeros_like(theta)}
 

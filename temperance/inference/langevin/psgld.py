@@ -11,9 +11,10 @@ from torch import Tensor
 
 from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,13 @@ class PSGLD(LangevinSampler):
     Cost(gradients_per_step=1, copies_of_theta=4)
     """
 
+    card: ClassVar[Card] = Card(
+        "`SGLD` with the steps of RMSprop, one for each weight",
+        MethodFamily.LANGEVIN,
+        papers=("Li et al., Preconditioned stochastic gradient Langevin dynamics for deep neural networks, AAAI 2016",),
+        exact="the law of `SGLD`, once V is frozen (`adapt=`)",
+    )
+
     scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE
 
@@ -57,7 +65,7 @@ class PSGLD(LangevinSampler):
         if self.adapt is not None and (not isinstance(self.adapt, int) or self.adapt < 1):
             raise ArgumentError(f"`adapt` must be a positive number of steps, or None; got {self.adapt!r}.")
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """V, and how many steps it has seen."""
         return {"second_moment": torch.zeros_like(theta), "seen": torch.zeros((), dtype=torch.int64)}
 

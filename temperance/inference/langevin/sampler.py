@@ -25,9 +25,10 @@ from temperance.core.errors import ArgumentError, NetworkError
 from temperance.core.seeds import spawn
 from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, fill_rows_
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
-from temperance.model.target import Target
+from temperance.inference.card import Card, MethodFamily
 from temperance.model.theta import Layout
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.trace import Transitions
@@ -48,6 +49,12 @@ class Layerwise(Value):
     Within a stretch M is constant, so the stationary law is untouched; where it changes, velocities are scaled so that
     every tensor keeps its kinetic temperature.
     """
+
+    card: ClassVar[Card] = Card(
+        "one mass for each tensor, from the size of its gradients",
+        MethodFamily.LANGEVIN,
+        papers=("Wenzel et al., How good is the Bayes posterior in deep neural networks really?, ICML 2020",),
+    )
 
     batches: int = 32
     epsilon: float = 1e-7
@@ -157,7 +164,7 @@ class LangevinSampler(Sampler):
     # ------------------------------------------------------------------ what a rule says
 
     @abstractmethod
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The vectors that the rule keeps beside θ, at the start."""
 
     @abstractmethod
@@ -197,32 +204,32 @@ class LangevinSampler(Sampler):
         """The state itself."""
         return state
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Networks that can be batched and keep no running statistics."""
-        return not target.workspace.initial_buffers and target.can_batch_training()
+        return not engine.target.moving and engine.can_batch_training()
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> ChainState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> ChainState:
         """See :class:`Inference`. Velocities start at zero."""
         if not self.allow_batch_norm:
-            target.refuse_batch_norm(type(self).__name__)
-        theta = starts.rows(target)
+            engine.target.refuse_batch_norm(type(self).__name__)
+        theta = starts.rows(engine)
         state = ChainState(
             theta=theta,
             grad=torch.zeros_like(theta),
             noise=torch.zeros_like(theta),
-            slots=self.slots(theta, target),
+            slots=self.slots(theta, engine),
             streams=[NormalStream(spawn(rng)) for rng in rngs],
-            buffers=target.workspace.running_buffers() if len(theta) == 1 else {},
-            layout=target.layout,
+            buffers=engine.target.running_buffers() if len(theta) == 1 else {},
+            layout=engine.layout,
         )
         state.to_estimate = self.preconditioner.batches if self.preconditioner is not None else 0
         return state
 
-    def step(self, target: Target, state: ChainState, batch: Batch) -> tuple[ChainState, Info]:
+    def step(self, engine: Engine, state: ChainState, batch: Batch) -> tuple[ChainState, Info]:
         """See :class:`Inference`."""
-        return self._advance(target, state, batch, target.gradients(state.theta, batch, state.grad, state.buffers))
+        return self._advance(engine, state, batch, engine.gradients(state.theta, batch, state.grad, state.buffers))
 
-    def _advance(self, target: Target, state: ChainState, batch: Batch, losses: Tensor) -> tuple[ChainState, Info]:
+    def _advance(self, engine: Engine, state: ChainState, batch: Batch, losses: Tensor) -> tuple[ChainState, Info]:
         check_num_data(batch)
         loss = float(losses.mean())
         status = _judge(state, loss)
@@ -234,7 +241,7 @@ class LangevinSampler(Sampler):
             return state, Info(loss)
         if state.read_next:
             take_reading(state, batch.num_data, losses, self.kinetic_bias(state.pace))
-        tempo = Tempo(batch.num_data, target.temperature * state.heat, state.pace)
+        tempo = Tempo(batch.num_data, engine.temperature * state.heat, state.pace)
         alone = len(state.streams) == 1 and state.scale is None
         if not (alone and tempo.temperature > 0 and self.move_at_once(state, tempo, state.streams[0])):
             self._move(state, tempo)
@@ -253,7 +260,7 @@ class LangevinSampler(Sampler):
                 scale_tensors_(state, "noise", state.scale)
         self.move(state, tempo)
 
-    def posteriors(self, target: Target, state: ChainState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: ChainState, data: Data | None) -> tuple[Posterior, ...]:
         """The chains' present places, a single draw each; :class:`Collect` keeps many."""
         return present_places(state)
 
@@ -302,13 +309,13 @@ def check_num_data(batch: Batch) -> None:
         )
 
 
-def refuse_random_energies(target: Target, method: str) -> None:
+def refuse_random_energies(engine: Engine, method: str) -> None:
     """A Metropolis decision needs an energy that is a function of θ: no dropout, no statistics that move."""
-    for name, module in target.network.named_modules():
+    for name, module in engine.network.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise NetworkError(f"{method} needs an energy that is a function of θ; {name!r} drops at random. Set p=0.")
-    if target.workspace.initial_buffers:
-        moving = sorted(target.workspace.initial_buffers)[0]
+    if engine.target.moving:
+        moving = sorted(engine.target.moving)[0]
         raise NetworkError(
             f"{method} needs an energy that is a function of θ; the buffer {moving!r} moves in training."
         )

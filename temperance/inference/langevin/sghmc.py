@@ -9,10 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, symplectic_euler_
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,15 @@ class SGHMC(LangevinSampler):
     tensor([[2.]])
     """
 
+    card: ClassVar[Card] = Card(
+        "SGD with momentum, and noise (symplectic Euler)",
+        MethodFamily.LANGEVIN,
+        papers=("Chen et al., Stochastic gradient Hamiltonian Monte Carlo, ICML 2014", *Layerwise.card.papers),
+        exact="its own, known law; SGD with momentum as T → 0",
+        recipes=(Recipe("sghmc", "Collect(SGHMC(lr=0.02))", "draws by stochastic-gradient Hamiltonian Monte Carlo"),),
+        demo=(Recipe("SGHMC", "Collect(SGHMC(lr=0.03))"),),
+    )
+
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
     lr: float = 0.03
@@ -61,7 +71,7 @@ class SGHMC(LangevinSampler):
         unit = torch.eye(len(precision), dtype=precision.dtype)
         return temperature * b * torch.linalg.inv(precision @ (b * unit - self.lr / (4 * num_data) * precision))
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹ m."""
         return {"velocity": torch.zeros_like(theta)}
 

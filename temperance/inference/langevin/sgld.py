@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,13 @@ class SGLD(LangevinSampler):
     torch.Size([30, 2])
     """
 
+    card: ClassVar[Card] = Card(
+        "gradient descent with noise",
+        MethodFamily.LANGEVIN,
+        papers=("Welling & Teh, Bayesian learning via stochastic gradient Langevin dynamics, ICML 2011",),
+        exact="its own, known law: too wide by 1 / (1 − ℓk/2N)",
+    )
+
     scaled_slots: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
@@ -55,7 +63,7 @@ class SGLD(LangevinSampler):
         unit = torch.eye(len(precision), dtype=precision.dtype)
         return temperature * torch.linalg.inv(precision @ (unit - self.lr / (2 * num_data) * precision))
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """None."""
         return {}
 

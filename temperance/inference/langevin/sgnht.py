@@ -9,7 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import (
     ChainState,
     LangevinSampler,
@@ -18,7 +20,6 @@ from temperance.inference.langevin.sampler import (
     check_momentum,
     scale_tensors_,
 )
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,13 @@ class SGNHT(LangevinSampler):
     Cost(gradients_per_step=1, copies_of_theta=5)
     """
 
+    card: ClassVar[Card] = Card(
+        "momentum under thermostats, which balance gradient noise of unknown size",
+        MethodFamily.LANGEVIN,
+        papers=("Ding et al., Bayesian sampling using stochastic gradient thermostats, NeurIPS 2014",),
+        exact="the kinetic temperature, also under noisy gradients",
+    )
+
     exact: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     lr: float = 0.03
@@ -60,7 +68,7 @@ class SGNHT(LangevinSampler):
     def _vectors(self) -> int:
         return 2
 
-    def slots(self, theta: Tensor, target: Target) -> dict[str, Tensor]:
+    def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹m, and the friction z relative to z₀."""
         return {"velocity": torch.zeros_like(theta), "friction": torch.ones_like(theta)}
 

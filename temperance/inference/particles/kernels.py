@@ -17,6 +17,7 @@ from torch import Tensor
 from temperance.core.checks import check_positive
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.inference.card import Card, MethodFamily
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,13 @@ class RBF(RadialKernel):
     tensor(0.1353)
     """
 
+    card: ClassVar[Card] = Card(
+        "a Gaussian kernel, as wide as the particles are apart",
+        MethodFamily.PARTICLES,
+        papers=("Liu & Wang, Stein variational gradient descent, NeurIPS 2016",),
+        shown=("SVGD(16, RBF())",),
+    )
+
     bandwidth: float | None = None
 
     def profile(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,6 +100,13 @@ class IMQ(RadialKernel):
     >>> IMQ(bandwidth=4.0).interact(torch.tensor([[1.0, -1.0], [-1.0, 1.0]])).values[0, 1]  # (1 + 4/4)^(−1/2)
     tensor(0.7071)
     """
+
+    card: ClassVar[Card] = Card(
+        "the inverse multiquadric, whose tails fall slower",
+        MethodFamily.PARTICLES,
+        papers=("Gorham & Mackey, Measuring sample quality with kernels, ICML 2017",),
+        shown=("SVGD(16, IMQ())",),
+    )
 
     c: float = 1.0
     beta: float = -0.5
@@ -133,6 +148,14 @@ class LinearKernel(ParticleKernel):
     tensor([[2., 0.],
             [0., 2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "fits two moments and no more",
+        MethodFamily.PARTICLES,
+        papers=("Liu & Wang, Stein variational gradient descent as moment matching, NeurIPS 2018",),
+        exact="mean and covariance of a Gaussian",
+        shown=("SVGD(16, LinearKernel())",),
+    )
 
     repels: ClassVar[bool] = False
 

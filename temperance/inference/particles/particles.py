@@ -27,12 +27,12 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import spawn
 from temperance.data.data import Batch, Data
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts
 from temperance.inference.particles.kernels import Interaction, ParticleKernel
 from temperance.inference.points.map import MAP
 from temperance.inference.variational.expectations import judge
-from temperance.model.target import Target
 from temperance.posteriors import Draws, Posterior
 
 Space = Literal["weights", "functions"]
@@ -103,16 +103,17 @@ class Particles(Inference[ParticleState]):
 
     # ------------------------------------------------------------------ the start
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> ParticleState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> ParticleState:
         """See :class:`Inference`. Particles start at rows that were given, or each at fresh weights."""
         (rng,) = rngs
-        target.refuse_batch_norm(type(self).__name__)
-        start = self._start(target, starts.given, [spawn(rng) for _ in range(self.count)]).contiguous()
+        engine.target.refuse_batch_norm(type(self).__name__)
+        engine.target.refuse_learned_scales(type(self).__name__)
+        start = self._start(engine, starts.given, [spawn(rng) for _ in range(self.count)]).contiguous()
         grad = torch.zeros_like(start)
         rows = list(zip(start.unbind(0), grad.unbind(0), strict=True))
         together = optimisers.is_elementwise(self.optimizer)
         optimizers = [
-            optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, *pair)
+            optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, engine.layout, *pair)
             for pair in ([(start, grad)] if together else rows)
         ]
         return ParticleState(
@@ -121,13 +122,13 @@ class Particles(Inference[ParticleState]):
             rows=rows,
             optimizers=optimizers,
             schedulers=[optimisers.build_scheduler(self.scheduler, self.scheduler_args, o) for o in optimizers],
-            buffers=[target.workspace.running_buffers() for _ in rows],
-            at_once=self._goes_at_once(target),
+            buffers=[engine.target.running_buffers() for _ in rows],
+            at_once=self._goes_at_once(engine),
         )
 
-    def _start(self, target: Target, theta: Tensor | None, seeds: list[int]) -> Tensor:
+    def _start(self, engine: Engine, theta: Tensor | None, seeds: list[int]) -> Tensor:
         if theta is None:
-            return torch.stack([target.fresh_theta(seed) for seed in seeds])
+            return torch.stack([engine.target.fresh_theta(seed) for seed in seeds])
         rows = theta
         if len(rows) == 1 and self.count > 1:
             raise ArgumentError(
@@ -144,22 +145,22 @@ class Particles(Inference[ParticleState]):
             )
         return rows
 
-    def _goes_at_once(self, target: Target) -> bool:
+    def _goes_at_once(self, engine: Engine) -> bool:
         if self.batched is False or self.count == 1:
             return False
-        able = not target.workspace.initial_buffers and target.can_batch_training()
+        able = not engine.target.moving and engine.can_batch_training()
         if self.batched and not able:
             raise ArgumentError(
                 "`batched=True` needs a network that can be batched over particles (no running statistics, no "
                 "operation that torch.func.vmap refuses); use batched=None."
             )
-        return able and (bool(self.batched) or target.prefers_batched_training())
+        return able and (bool(self.batched) or engine.prefers_batched_training())
 
     # ------------------------------------------------------------------ a step
 
-    def step(self, target: Target, state: ParticleState, batch: Batch) -> tuple[ParticleState, Info]:
+    def step(self, engine: Engine, state: ParticleState, batch: Batch) -> tuple[ParticleState, Info]:
         """See :class:`Inference`."""
-        losses = (self._in_weights if self.space == "weights" else self._in_functions)(target, state, batch)
+        losses = (self._in_weights if self.space == "weights" else self._in_functions)(engine, state, batch)
         loss = float(losses.mean())
         status = judge(loss, state.grad, state.first_loss)
         if status.ok:
@@ -186,33 +187,33 @@ class Particles(Inference[ParticleState]):
             g.copy_(torch.addmm(mixed, push, part - part.mean(0), alpha=-factor))
         return weights
 
-    def _in_weights(self, target: Target, state: ParticleState, batch: Batch) -> Tensor:
+    def _in_weights(self, engine: Engine, state: ParticleState, batch: Batch) -> Tensor:
         if state.at_once:
-            losses = target.gradients(state.theta, batch, state.grad)
+            losses = engine.gradients(state.theta, batch, state.grad)
         else:
             each = zip(state.rows, state.buffers, strict=True)
-            losses = torch.stack([target.gradient(row, batch, grad, buffers) for (row, grad), buffers in each])
-        self._combine_(state.theta, state.grad, target.temperature / batch.num_data)
+            losses = torch.stack([engine.gradient(row, batch, grad, buffers) for (row, grad), buffers in each])
+        self._combine_(state.theta, state.grad, engine.temperature / batch.num_data)
         return losses
 
-    def _in_functions(self, target: Target, state: ParticleState, batch: Batch) -> Tensor:
+    def _in_functions(self, engine: Engine, state: ParticleState, batch: Batch) -> Tensor:
         """One backward pass, from cotangents in which the outputs' gradients are mixed already. What the likelihood
         learns is no function's, and keeps its own gradient; so does the prior, with the weight of the particle."""
-        target.workspace.set_training(True)
-        passes = _AtOnce(target, state, batch) if state.at_once else _OneByOne(target, state, batch)
+        engine.workspace.set_training(True)
+        passes = _AtOnce(engine, state, batch) if state.at_once else _OneByOne(engine, state, batch)
         f, scores, losses, learned = passes.forward()
-        weights = self._combine_(f.flatten(1), scores.flatten(1), target.temperature / batch.num_data)
+        weights = self._combine_(f.flatten(1), scores.flatten(1), engine.temperature / batch.num_data)
         passes.backward(scores)
-        for entry in target.layout.entries[len(target.layout.network_entries) :]:
+        for entry in engine.layout.entries[len(engine.layout.network_entries) :]:
             state.grad[:, entry.start : entry.stop] = learned[entry.name].reshape(self.count, -1)
         pull = state.grad if weights is None or self.count == 1 else torch.zeros_like(state.grad)
-        target.bound_prior.add_gradient(state.theta, pull, -1.0 / batch.num_data)
+        engine.bound_prior.add_gradient(state.theta, pull, -1.0 / batch.num_data)
         if weights is not None and pull is not state.grad:
-            pull[:, : target.layout.network_size] *= weights.sum(1, keepdim=True)
+            pull[:, : engine.layout.network_size] *= weights.sum(1, keepdim=True)
             state.grad += pull
         return losses
 
-    def posteriors(self, target: Target, state: ParticleState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: ParticleState, data: Data | None) -> tuple[Posterior, ...]:
         """The particles as :class:`Draws` of equal weight."""
         names = state.buffers[0].keys()
         buffers = {name: torch.stack([own[name] for own in state.buffers]) for name in names}
@@ -225,13 +226,13 @@ class Particles(Inference[ParticleState]):
 Scored = tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
 
 
-def _score(target: Target, f: Tensor, y: Tensor, rows: int, learned: Mapping[str, Tensor]) -> Scored:
+def _score(engine: Engine, f: Tensor, y: Tensor, rows: int, learned: Mapping[str, Tensor]) -> Scored:
     """f, and of the batch's mean negative log-likelihood over λ: its gradient at f, itself (times λ), and its gradients
     in what the likelihood learns."""
     f = f.detach().requires_grad_()
     leaves = {name: value.detach().requires_grad_() for name, value in learned.items()}
-    losses = target.likelihood.negative_log_likelihood(f, y, leaves) / rows
-    found = torch.autograd.grad(losses.sum() / target.likelihood_temperature, [f, *leaves.values()])
+    losses = engine.likelihood.negative_log_likelihood(f, y, leaves) / rows
+    found = torch.autograd.grad(losses.sum() / engine.likelihood_temperature, [f, *leaves.values()])
     return f.detach(), found[0].contiguous(), losses.detach(), dict(zip(leaves, found[1:], strict=True))
 
 
@@ -242,24 +243,24 @@ def _as_matrix(outputs: Tensor, rows_at: int) -> Tensor:
 class _AtOnce:
     """All particles as one batched network."""
 
-    def __init__(self, target: Target, state: ParticleState, batch: Batch) -> None:
-        self.target, self.state, self.batch = target, state, batch
+    def __init__(self, engine: Engine, state: ParticleState, batch: Batch) -> None:
+        self.engine, self.state, self.batch = engine, state, batch
 
     def forward(self) -> Scored:
-        layout = self.target.layout
-        leaves = self.target.workspace.stacked_leaves(self.state.theta)
+        layout = self.engine.layout
+        leaves = self.engine.workspace.stacked_leaves(self.state.theta)
         self.leaves = {e.name: leaves[e.name] for e in layout.network_entries}
-        made = evaluate.at_once(self.target.network, self.leaves, self.batch.x, stacked_inputs=False)
+        made = evaluate.at_once(self.engine.network, self.leaves, self.batch.x, stacked_inputs=False)
         self.outputs = _as_matrix(made, 1)
         y = self.batch.y.expand(len(made), *self.batch.y.shape)
         learned = layout.unflatten(self.state.theta, "likelihood")
-        return _score(self.target, self.outputs, y, self.batch.size, learned)
+        return _score(self.engine, self.outputs, y, self.batch.size, learned)
 
     def backward(self, cotangents: Tensor) -> None:
         found = torch.autograd.grad(
             self.outputs, list(self.leaves.values()), cotangents, allow_unused=True, materialize_grads=True
         )
-        for entry, value in zip(self.target.layout.network_entries, found, strict=True):
+        for entry, value in zip(self.engine.layout.network_entries, found, strict=True):
             self.state.grad[:, entry.start : entry.stop] = value.reshape(len(value), -1)
 
 
@@ -267,16 +268,16 @@ class _OneByOne:
     """Particles one after the other. Outputs are computed twice, with the same random numbers and moving buffers, so
     that no more than one particle's activations are held."""
 
-    def __init__(self, target: Target, state: ParticleState, batch: Batch) -> None:
-        self.target, self.state, self.batch = target, state, batch
+    def __init__(self, engine: Engine, state: ParticleState, batch: Batch) -> None:
+        self.engine, self.state, self.batch = engine, state, batch
         self.random: list[Tensor] = []
         self.moving = [{name: value.clone() for name, value in own.items()} for own in state.buffers]
-        self.cuda = target.device.type == "cuda"
+        self.cuda = engine.device.type == "cuda"
 
     def _outputs(self, k: int) -> Tensor:
         row, grad = self.state.rows[k]
-        self.target.workspace.attach(row, grad, self.state.buffers[k])
-        return _as_matrix(evaluate.call(self.target.network, self.batch.x), 0)
+        self.engine.workspace.attach(row, grad, self.state.buffers[k])
+        return _as_matrix(evaluate.call(self.engine.network, self.batch.x), 0)
 
     def forward(self) -> Scored:
         scored = []
@@ -284,8 +285,8 @@ class _OneByOne:
             self.random.append(torch.cuda.get_rng_state() if self.cuda else torch.get_rng_state())
             with torch.no_grad():
                 f = self._outputs(k)
-            learned = self.target.layout.unflatten(row, "likelihood")
-            scored.append(_score(self.target, f, self.batch.y, self.batch.size, learned))
+            learned = self.engine.layout.unflatten(row, "likelihood")
+            scored.append(_score(self.engine, f, self.batch.y, self.batch.size, learned))
         f, scores, losses = (torch.stack([own[part] for own in scored]) for part in range(3))  # type: ignore[misc]
         return f, scores, losses, {name: torch.stack([own[3][name] for own in scored]) for name in scored[0][3]}
 

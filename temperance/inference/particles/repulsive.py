@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.particles.kernels import RBF, Interaction, ParticleKernel
 from temperance.inference.particles.particles import Particles, Space
 
@@ -49,6 +50,16 @@ class RepulsiveEnsemble(Particles):
     >>> fitted.posterior.theta.shape
     torch.Size([5, 49])
     """
+
+    card: ClassVar[Card] = Card(
+        "members that climb each by itself and repel one another, in functions or weights",
+        MethodFamily.PARTICLES,
+        papers=("D'Angelo & Fortuin, Repulsive deep ensembles are Bayesian, NeurIPS 2021",),
+        exact="one particle = `MAP`",
+        cost="in weights 5 gradients",
+        recipes=(Recipe("repulsive", "RepulsiveEnsemble(5, lr=5e-3)", "five networks that push each other apart"),),
+        demo=(Recipe("Repulsive × 5", "RepulsiveEnsemble(5, lr=1e-3)"),),
+    )
 
     count_name: ClassVar[str] = "size"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.particles.kernels import RBF, Interaction, ParticleKernel
 from temperance.inference.particles.particles import Particles, Space
 
@@ -47,11 +48,18 @@ class SVGD(Particles):
 
     >>> import temperance as tp
     >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
-    >>> target = tp.Target(torch.nn.LinearKernel(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
     >>> fitted = tp.fit(target, SVGD(8, lr=0.05), (x, 2 * x + 1), steps=300)
     >>> fitted.posterior.theta.shape, fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     (torch.Size([8, 2]), tensor([[2.]]))
     """
+
+    card: ClassVar[Card] = Card(
+        "particles that climb together and push one another apart, in weights or functions",
+        MethodFamily.PARTICLES,
+        papers=("Liu & Wang, Stein variational gradient descent, NeurIPS 2016",),
+        exact="with `LinearKernel()`: mean and covariance of a Gaussian",
+    )
 
     particles: int = 16
     kernel: ParticleKernel = field(default_factory=RBF)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,10 +13,11 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
 from temperance.model.priors import GaussianDensity, GaussianPrior
-from temperance.model.target import Target
 
 
 @dataclass
@@ -25,7 +26,7 @@ class AnchoredState(WrapperState):
 
     anchor: Tensor
     noise_seeds: list[int]
-    target: Target | None = field(default=None, metadata=SCRATCH)
+    engine: Engine | None = field(default=None, metadata=SCRATCH)
     noise: Tensor | None = field(default=None, metadata=SCRATCH)
 
 
@@ -45,6 +46,18 @@ class Anchored(Wrapper):
     >>> method = tp.Ensemble(Anchored(tp.MAP(lr=1e-2)), 5)
     """
 
+    card: ClassVar[Card] = Card(
+        "a draw by optimisation: the prior centred at a draw from it, noise on the targets",
+        MethodFamily.POINTS,
+        papers=("Pearce et al., Uncertainty in neural networks: approximately Bayesian ensembling, AISTATS 2020",),
+        recipes=(
+            Recipe(
+                "anchored", "Ensemble(Anchored(MAP(lr=5e-3)), 5)", "five networks, each pulled to its own prior draw"
+            ),
+        ),
+        demo=(Recipe("Anchored × 5", "Ensemble(Anchored(MAP(lr=1e-3)), 5)"),),
+    )
+
     base: Inference[Any] = field(default_factory=MAP)
     target_noise: bool | None = None
 
@@ -63,58 +76,59 @@ class Anchored(Wrapper):
         base = super().facts()
         return replace(base, exact=Exactness.POSTERIOR, cost=base.cost.plus(1))
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> AnchoredState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> AnchoredState:
         """See :class:`Inference`."""
-        pairs = [(self._anchor(target, rng), spawn(rng)) for rng in rngs]
+        pairs = [(self._anchor(engine, rng), spawn(rng)) for rng in rngs]
         anchor = torch.stack([anchor for anchor, _ in pairs])
-        return AnchoredState(self.base.init(target, starts, rngs), anchor, [seed for _, seed in pairs])
+        return AnchoredState(self.base.init(engine, starts, rngs), anchor, [seed for _, seed in pairs])
 
-    def _anchor(self, target: Target, rng: torch.Generator) -> Tensor:
-        pieces = target.bound_prior.pieces
+    def _anchor(self, engine: Engine, rng: torch.Generator) -> Tensor:
+        engine.target.refuse_learned_scales("Anchored", "an anchor is a draw of a Gaussian prior")
+        pieces = engine.bound_prior.pieces
         if not all(isinstance(density, GaussianDensity) for _, density in pieces):
-            raise ArgumentError(f"`prior` must be Gaussian for Anchored; got {target.prior!r}.")
-        size = target.layout.network_size
-        mean = torch.zeros(size, dtype=target.layout.dtype, device=target.device)
+            raise ArgumentError(f"`prior` must be Gaussian for Anchored; got {engine.target.prior!r}.")
+        size = engine.layout.network_size
+        mean = torch.zeros(size, dtype=engine.layout.dtype, device=engine.device)
         for piece, density in pieces:
             if piece.stop <= size:
                 mean[piece] = density.mean  # type: ignore[attr-defined]
-        draw = target.sample_prior(1, rng)[0, :size].to(target.device)
-        return mean + target.temperature**0.5 * (draw - mean)
+        draw = engine.target.sample_prior(1, rng)[0, :size].to(engine.device)
+        return mean + engine.temperature**0.5 * (draw - mean)
 
-    def _tilted(self, target: Target, state: AnchoredState) -> Target:
+    def _tilted(self, engine: Engine, state: AnchoredState) -> Engine:
         """The target whose prior is centred at the anchor."""
-        if state.target is None:
-            size = target.layout.network_size
-            scale = torch.ones(size, dtype=target.layout.dtype)
-            for piece, density in target.bound_prior.pieces:
+        if state.engine is None:
+            size = engine.layout.network_size
+            scale = torch.ones(size, dtype=engine.layout.dtype)
+            for piece, density in engine.bound_prior.pieces:
                 if piece.stop <= size:
                     scale[piece] = torch.as_tensor(density.scale, dtype=scale.dtype)  # type: ignore[attr-defined]
             mean = state.anchor[0] if len(state.anchor) == 1 else state.anchor
-            state.target = target.with_prior(GaussianPrior(scale=scale, mean=mean))
-        return state.target
+            state.engine = engine.on(engine.target.with_prior(GaussianPrior(scale=scale, mean=mean)))
+        return state.engine
 
-    def _noise(self, target: Target, state: AnchoredState, batch: Batch) -> Tensor:
+    def _noise(self, engine: Engine, state: AnchoredState, batch: Batch) -> Tensor:
         """Noise for every row and member, or an empty tensor where the likelihood has no additive noise."""
-        level = target.temperature * target.likelihood_temperature
-        few = torch.zeros(1, 1, dtype=target.layout.dtype)
-        if target.likelihood.perturb(few, {}, level, generator(0, "target-noise")) is None:
+        level = engine.temperature * engine.likelihood_temperature
+        few = torch.zeros(1, 1, dtype=engine.layout.dtype)
+        if engine.likelihood.perturb(few, {}, level, generator(0, "target-noise")) is None:
             if self.target_noise:
                 raise ArgumentError(
                     "`target_noise` needs additive noise of a given scale, Normal(scale=...); got "
-                    f"{target.likelihood!r}."
+                    f"{engine.likelihood!r}."
                 )
             return few.new_empty(0)
-        zeros = torch.zeros(batch.num_data, batch.y.shape[-1], dtype=target.layout.dtype)
+        zeros = torch.zeros(batch.num_data, batch.y.shape[-1], dtype=engine.layout.dtype)
         rngs = [generator(seed, "target-noise") for seed in state.noise_seeds]
-        rows = [target.likelihood.perturb(zeros, {}, level, rng) for rng in rngs]
-        return torch.stack([row for row in rows if row is not None]).to(target.device)
+        rows = [engine.likelihood.perturb(zeros, {}, level, rng) for rng in rngs]
+        return torch.stack([row for row in rows if row is not None]).to(engine.device)
 
-    def _perturbed(self, target: Target, state: AnchoredState, batch: Batch) -> Batch:
+    def _perturbed(self, engine: Engine, state: AnchoredState, batch: Batch) -> Batch:
         """The batch with each row's own noise added to its target: the same noise whenever the row comes by."""
         if self.target_noise is False:
             return batch
         if state.noise is None:
-            state.noise = self._noise(target, state, batch)
+            state.noise = self._noise(engine, state, batch)
         if state.noise.numel() == 0:
             return batch
         if batch.index is None:
@@ -125,8 +139,8 @@ class Anchored(Wrapper):
             noise = torch.stack([member[rows] for member, rows in zip(state.noise, batch.index, strict=True)])
         return replace(batch, y=batch.y + noise)
 
-    def step(self, target: Target, state: AnchoredState, batch: Batch) -> tuple[AnchoredState, Info]:
+    def step(self, engine: Engine, state: AnchoredState, batch: Batch) -> tuple[AnchoredState, Info]:
         """See :class:`Inference`."""
-        tilted, noisy = self._tilted(target, state), self._perturbed(target, state, batch)
+        tilted, noisy = self._tilted(engine, state), self._perturbed(engine, state, batch)
         state.base, info = self.base.step(tilted, state.base, noisy)
         return state, info

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
-from temperance.model.target import Target
+from temperance.inference.card import Card, MethodFamily
 from temperance.posteriors import Point, Posterior
 
 
@@ -30,23 +31,25 @@ class AsItIs(Inference[AsItIsState]):
     """Trains nothing: the point is ``start``, or the target's network as it is. What a method around a point has for a
     base when it was given none."""
 
+    card: ClassVar[Card] = Card("trains nothing: the point is the network as it is", MethodFamily.POINTS)
+
     def facts(self) -> Facts:
         """No steps."""
         return Facts(gives=Point, cost=Cost(0, 1), default_steps=0)
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Rows are rows, where there are no statistics beside them."""
-        return not target.workspace.initial_buffers
+        return not engine.target.moving
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> AsItIsState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> AsItIsState:
         """See :class:`Inference`. The network as it is means the given one, also for one of several members."""
-        return AsItIsState(replace(starts, seeds=None).rows(target), target.workspace.running_buffers())
+        return AsItIsState(replace(starts, seeds=None).rows(engine), engine.target.running_buffers())
 
-    def step(self, target: Target, state: AsItIsState, batch: Batch) -> tuple[AsItIsState, Info]:
+    def step(self, engine: Engine, state: AsItIsState, batch: Batch) -> tuple[AsItIsState, Info]:
         """Never called: a run of no steps."""
         raise ArgumentError("there is nothing to train.")
 
-    def posteriors(self, target: Target, state: AsItIsState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: AsItIsState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Point` for each member."""
         return tuple(Point(row, state.buffers) for row in state.theta)
 
@@ -89,10 +92,10 @@ class AroundPoint(Wrapper):
             )
 
     @abstractmethod
-    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+    def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """The posterior around a point."""
 
-    def check_target(self, target: Target) -> None:
+    def check_target(self, engine: Engine) -> None:
         """Refuse what is known to fail after training before it."""
 
     def check_run(self, steps: int) -> None:
@@ -105,17 +108,17 @@ class AroundPoint(Wrapper):
             )
         self.base.check_run(steps)
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> Any:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> Any:
         """See :class:`Inference`."""
-        self.check_target(target)
-        return WrapperState(self.base.init(target, starts, rngs))
+        self.check_target(engine)
+        return WrapperState(self.base.init(engine, starts, rngs))
 
-    def points(self, target: Target, state: Any, data: Data | None) -> list[Point]:
+    def points(self, engine: Engine, state: Any, data: Data | None) -> list[Point]:
         """θ* of each member, and the running statistics that belong to it."""
-        found = self.base.posteriors(target, state.base, data)
+        found = self.base.posteriors(engine, state.base, data)
         assert all(isinstance(point, Point) for point in found)
         return list(found)  # type: ignore[arg-type]
 
-    def posteriors(self, target: Target, state: Any, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: Any, data: Data | None) -> tuple[Posterior, ...]:
         """See :meth:`around`."""
-        return tuple(self.around(target, point, data) for point in self.points(target, state, data))
+        return tuple(self.around(engine, point, data) for point in self.points(engine, state, data))

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,10 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.status import DIVERGED, EARLY_STOPPED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts
-from temperance.model.target import Target
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.posteriors import Point, Posterior
 
 _DIVERGENCE = 1e4  # how many times the first loss counts as divergence
@@ -64,6 +65,13 @@ class MAP(Inference[MAPState]):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "ordinary training with the prior in the loss: the single most probable θ",
+        MethodFamily.POINTS,
+        recipes=(Recipe("map", "MAP(lr=5e-3)", "ordinary training: one network, no spread"),),
+        demo=(Recipe("MAP", "MAP(lr=1e-3)"),),
+    )
 
     lr: float = 1e-3
     optimizer: type[torch.optim.Optimizer] = torch.optim.Adam
@@ -113,39 +121,36 @@ class MAP(Inference[MAPState]):
 
     # ------------------------------------------------------------------ the contract
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Optimisers that treat each number alone, networks that can be batched and keep no running statistics."""
-        return (
-            optimisers.is_elementwise(self.optimizer)
-            and not target.workspace.initial_buffers
-            and target.can_batch_training()
-        )
+        return optimisers.is_elementwise(self.optimizer) and not engine.target.moving and engine.can_batch_training()
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> MAPState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> MAPState:
         """See :class:`Inference`."""
-        return self.begin(target, starts.rows(target))
+        return self.begin(engine, starts.rows(engine))
 
-    def begin(self, target: Target, theta: Tensor) -> MAPState:
+    def begin(self, engine: Engine, theta: Tensor) -> MAPState:
         """The state that starts at the rows of θ."""
+        engine.target.refuse_learned_scales("MAP")
         grad = torch.zeros_like(theta)
-        optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, theta, grad)
+        optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, engine.layout, theta, grad)
         scheduler = optimisers.build_scheduler(self.scheduler, self.scheduler_args, optimizer)
-        buffers = target.workspace.running_buffers() if len(theta) == 1 else {}
+        buffers = engine.target.running_buffers() if len(theta) == 1 else {}
         return MAPState(theta, grad, optimizer, scheduler, buffers)
 
-    def step(self, target: Target, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
+    def step(self, engine: Engine, state: MAPState, batch: Batch) -> tuple[MAPState, Info]:
         """See :class:`Inference`."""
         if optimisers.needs_closure(self.optimizer):
 
             def closure() -> float:
-                found = target.gradients(state.theta, batch, state.grad, state.buffers)
-                prior = target.bound_prior.log_prob(state.theta) / batch.num_data
-                return float(found / target.likelihood_temperature - prior)
+                found = engine.gradients(state.theta, batch, state.grad, state.buffers)
+                prior = engine.bound_prior.log_prob(state.theta) / batch.num_data
+                return float(found / engine.likelihood_temperature - prior)
 
             loss = float(state.optimizer.step(closure))
             status = self.judge(state, loss, state.theta)
         else:
-            loss = float(target.gradients(state.theta, batch, state.grad, state.buffers).mean())
+            loss = float(engine.gradients(state.theta, batch, state.grad, state.buffers).mean())
             status = self.judge(state, loss, state.grad)
             if status.ok:
                 optimisers.clip_(state.grad, self.clip)
@@ -153,11 +158,11 @@ class MAP(Inference[MAPState]):
         metrics: dict[str, float] = {}
         if status.ok:
             self.schedule(state, batch)
-            metrics = self._look_at_held_out(target, state, batch)
+            metrics = self._look_at_held_out(engine, state, batch)
         done = self._has_stopped(state)
         return state, Info(loss, EARLY_STOPPED if done and status.ok else status, done, metrics)
 
-    def posteriors(self, target: Target, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Point` for each member."""
         kept = state.best_theta is not None
         buffers = state.best_buffers if kept else state.buffers
@@ -187,12 +192,12 @@ class MAP(Inference[MAPState]):
         """Whether no member has improved for long enough."""
         return self.patience is not None and bool(state.stale) and min(state.stale) >= self.patience
 
-    def _look_at_held_out(self, target: Target, state: MAPState, batch: Batch) -> dict[str, float]:
+    def _look_at_held_out(self, engine: Engine, state: MAPState, batch: Batch) -> dict[str, float]:
         """After each epoch: score held-out data, and keep the best θ of each member that has not stopped."""
         if self.patience is None or not batch.last:
             return {}
         assert batch.held_out is not None
-        scores = [target.held_out_score(row, batch.held_out, state.buffers) for row in state.theta]
+        scores = [engine.held_out_score(row, batch.held_out, state.buffers) for row in state.theta]
         if state.best_theta is None:
             state.best_theta = state.theta.detach().clone()
             state.best_score = [-math.inf] * len(scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -11,9 +12,10 @@ from temperance.core.errors import NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.around_point import AroundPoint
-from temperance.model.target import Target
 from temperance.posteriors import DropoutPosterior, Point, Posterior
 from temperance.posteriors.dropout import MaskedDropout, dropout_names, masked
 
@@ -46,47 +48,55 @@ class MCDropout(AroundPoint):
     torch.Size([20, 1])
     """
 
+    card: ClassVar[Card] = Card(
+        "masks of the network's own dropout, averaged over",
+        MethodFamily.POINTS,
+        papers=("Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016",),
+        cost="as its base",
+        shown=("MCDropout(MAP())",),
+    )
+
     def facts(self) -> Facts:
         """The base's, but for what is put around its point."""
         return replace(super().facts(), gives=DropoutPosterior, exact=Exactness.APPROXIMATE)
 
-    def check_target(self, target: Target) -> None:
+    def check_target(self, engine: Engine) -> None:
         """A network with dropout."""
-        check_dropout(target)
+        check_dropout(engine)
 
-    def around(self, target: Target, point: Point, data: Data | None) -> Posterior:
+    def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """A :class:`DropoutPosterior`."""
-        return DropoutPosterior(point.theta, tuple(dropout_names(target.network)), point.buffers)
+        return DropoutPosterior(point.theta, tuple(dropout_names(engine.network)), point.buffers)
 
 
-def check_dropout(target: Target) -> None:
+def check_dropout(engine: Engine) -> None:
     """Raise :class:`NetworkError` unless the network has dropout modules, and calls at least one of them."""
-    names = dropout_names(target.network)
+    names = dropout_names(engine.network)
     if not names:
         raise NetworkError(
             "MCDropout needs a network with dropout: modules such as nn.Dropout(0.1) with p > 0. This one has none "
             "(F.dropout in a forward method cannot be seen: use the module)."
         )
-    if target.workspace.example is None:
+    if engine.example is None:
         return
     called: list[bool] = []
-    modules = dict(target.network.named_modules())
+    modules = dict(engine.network.named_modules())
     handles = [modules[name].register_forward_hook(lambda *_: called.append(True)) for name in names]
     try:
-        target.probe_outputs(target.workspace.example)
+        engine.outputs(engine.target.initial_theta().unsqueeze(0), engine.example, batched=False)
     finally:
         for handle in handles:
             handle.remove()
     if not called:
         raise NetworkError(f"MCDropout: the network has dropout modules ({names[0]}) but never calls them.")
-    _check_rows(target, names)
+    _check_rows(engine, names)
 
 
-def _check_rows(target: Target, names: Sequence[str]) -> None:
+def _check_rows(engine: Engine, names: Sequence[str]) -> None:
     """One row, given several times, must have one answer under one set of masks."""
-    example = target.workspace.example
+    example = engine.example
     assert example is not None
-    network = masked(target.network).eval()
+    network = masked(engine.network).eval()
     for module in network.modules():
         if isinstance(module, MaskedDropout):
             module.draw.fill_(1)

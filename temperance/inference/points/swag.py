@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from temperance.core.checks import check_count, check_fraction, check_positive
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import (
     Exactness,
     Facts,
@@ -24,10 +25,10 @@ from temperance.inference.base import (
     refuse,
 )
 from temperance.inference.batch_statistics import batch_statistics, with_statistics
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
 from temperance.linalg.covariance import DiagonalCovariance, LowRankCovariance
 from temperance.linalg.operator import Covariance
-from temperance.model.target import Target
 from temperance.posteriors import Gaussian, Posterior
 
 _SMALLEST = 1e-30  # a weight that never moved still needs a variance
@@ -75,6 +76,26 @@ class SWAG(Wrapper):
     torch.Size([2, 2])
     """
 
+    card: ClassVar[Card] = Card(
+        "a Gaussian through the iterates of SGD: their diagonal and the last `rank` deviations",
+        MethodFamily.POINTS,
+        papers=("Maddox et al., A simple baseline for Bayesian uncertainty in deep learning, NeurIPS 2019",),
+        cost="base + 2 + `rank` copies",
+        recipes=(
+            Recipe(
+                "swag",
+                "SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9}))",
+                "a Gaussian through the last iterates of SGD",
+            ),
+            Recipe(
+                "multiswag",
+                "Ensemble(SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9})), 5)",
+                "five Gaussians, each through the iterates of its own SGD",
+            ),
+        ),
+        demo=(Recipe("SWAG", "SWAG(MAP(lr=0.03, optimizer=SGD, optimizer_args={'momentum': 0.9}))"),),
+    )
+
     base: Inference[Any] = field(
         default_factory=lambda: MAP(lr=0.01, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
     )
@@ -115,17 +136,17 @@ class SWAG(Wrapper):
 
     # ------------------------------------------------------------------ the walk
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> SWAGState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> SWAGState:
         """See :class:`Inference`."""
-        base = self.base.init(target, starts, rngs)
+        base = self.base.init(engine, starts, rngs)
         theta = base.theta
         deviations = torch.zeros(self.rank, *theta.shape, dtype=theta.dtype, device=theta.device)
         return SWAGState(base, torch.zeros_like(theta), torch.zeros_like(theta), deviations)
 
-    def step(self, target: Target, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
+    def step(self, engine: Engine, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
         """A step of the base, and now and then one more iterate."""
         self._before(state, batch)
-        state.base, info = self.base.step(target, state.base, batch)
+        state.base, info = self.base.step(engine, state.base, batch)
         return self._after(state, batch, info)
 
     def _before(self, state: SWAGState, batch: Batch) -> None:
@@ -172,14 +193,14 @@ class SWAG(Wrapper):
 
     # ------------------------------------------------------------------ the Gaussian
 
-    def posteriors(self, target: Target, state: SWAGState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: SWAGState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Gaussian` for each member; with batch statistics for ``draws`` draws where the network has batch
         norm."""
         rows = zip(state.mean, state.squares, state.deviations.unbind(1), strict=True)
-        return tuple(self.gaussian(target, m, s, d, state.collected, data) for m, s, d in rows)
+        return tuple(self.gaussian(engine, m, s, d, state.collected, data) for m, s, d in rows)
 
     def gaussian(
-        self, target: Target, mean: Tensor, squares: Tensor, deviations: Tensor, collected: int, data: Data | None
+        self, engine: Engine, mean: Tensor, squares: Tensor, deviations: Tensor, collected: int, data: Data | None
     ) -> Posterior:
         """That of one member: mean and squares P, deviations K × P."""
         if collected < 2:
@@ -188,15 +209,15 @@ class SWAG(Wrapper):
                 f"at {self.start:g} of the run). After an interruption, call fit again with the same checkpoint."
             )
         buffers: dict[str, Tensor] = {}
-        if target.workspace.initial_buffers:
+        if engine.target.moving:
             if data is None:
                 raise NeedsData("the network keeps batch statistics, which need a pass over the data for each draw.")
-            buffers = batch_statistics(target, mean, data)
-        found = Gaussian(mean.detach().clone(), self._covariance(target, squares, deviations, collected), buffers)
-        return with_statistics(target, found, data, self.draws)
+            buffers = batch_statistics(engine, mean, data)
+        found = Gaussian(mean.detach().clone(), self._covariance(engine, squares, deviations, collected), buffers)
+        return with_statistics(engine, found, data, self.draws)
 
-    def _covariance(self, target: Target, squares: Tensor, deviations: Tensor, collected: int) -> Covariance:
-        temperature = target.temperature
+    def _covariance(self, engine: Engine, squares: Tensor, deviations: Tensor, collected: int) -> Covariance:
+        temperature = engine.temperature
         variance = (squares / collected).clamp_(min=_SMALLEST)
         if not self.rank:
             return DiagonalCovariance(temperature * variance)

@@ -12,10 +12,10 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.priors.base import Density
-from temperance.model.target import Target
 
 DIVERGENCE = 1e4  # how many times the first loss counts as divergence
 
@@ -27,23 +27,23 @@ class Sampled:
     theta: Tensor
     grad: Tensor
 
-    def __init__(self, target: Target, samples: int, grad: Tensor | None = None) -> None:
-        size, dtype, device = target.layout.size, target.layout.dtype, target.device
+    def __init__(self, engine: Engine, samples: int, grad: Tensor | None = None) -> None:
+        size, dtype, device = engine.layout.size, engine.layout.dtype, engine.device
         self.theta = torch.zeros(samples, size, dtype=dtype, device=device)
         self.grad = torch.zeros(samples, size, dtype=dtype, device=device) if grad is None else grad.unsqueeze(0)
         self.rows = list(zip(self.theta.unbind(0), self.grad.unbind(0), strict=True))
         self.at_once = (
             samples > 1
-            and not target.workspace.initial_buffers
-            and target.prefers_batched_training()
-            and target.can_batch_training()
+            and not engine.target.moving
+            and engine.prefers_batched_training()
+            and engine.can_batch_training()
         )
 
-    def gradients(self, target: Target, batch: Batch, buffers: dict[str, Tensor], prior: bool = False) -> float:
+    def gradients(self, engine: Engine, batch: Batch, buffers: dict[str, Tensor], prior: bool = False) -> float:
         """∇G̃ (or that of its data term) at every draw; the mean of the batch's negative log-likelihoods."""
         if self.at_once:
-            return float(target.gradients(self.theta, batch, self.grad, prior=prior).mean())
-        losses = [target.gradient(theta, batch, grad, buffers, prior=prior) for theta, grad in self.rows]
+            return float(engine.gradients(self.theta, batch, self.grad, prior=prior).mean())
+        losses = [engine.gradient(theta, batch, grad, buffers, prior=prior) for theta, grad in self.rows]
         return float(losses[0] if len(losses) == 1 else torch.stack(losses).mean())
 
 
@@ -128,13 +128,13 @@ class EpochLoss:
         self.first = loss if self.first is None else self.first
 
     def elbo(
-        self, target: Target, num_data: int, mean: Tensor, variance: Tensor, entropy: float, draws: Tensor, normal: bool
+        self, engine: Engine, num_data: int, mean: Tensor, variance: Tensor, entropy: float, draws: Tensor, normal: bool
     ) -> float:
         """(E log p(D | θ)/λ + E log p(θ)) / T + H[q], and begin anew. ``draws`` serve where log p has no average."""
-        log_lik = -num_data * self.total / self.count / target.likelihood_temperature
+        log_lik = -num_data * self.total / self.count / engine.likelihood_temperature
         self.total, self.count = 0.0, 0
-        if closed_form(target.bound_prior, normal):
-            log_prior = prior_average(target.bound_prior, mean, variance)
+        if closed_form(engine.bound_prior, normal):
+            log_prior = prior_average(engine.bound_prior, mean, variance)
         else:
-            log_prior = float(target.bound_prior.log_prob(draws).mean())
-        return (log_lik + log_prior) / target.temperature + entropy
+            log_prior = float(engine.bound_prior.log_prob(draws).mean())
+        return (log_lik + log_prior) / engine.temperature + entropy

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.engine.native.gaussian import can_fuse, draw_by_precision_, ivon_
 from temperance.inference.base import Info
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.variational.expectations import judge
 from temperance.inference.variational.natural import NaturalGradient, NaturalState
-from temperance.model.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +55,19 @@ class IVON(NaturalGradient):
     tensor([[2.]])
     """
 
-    def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
+    card: ClassVar[Card] = Card(
+        "independent normals by natural gradients, at the price of Adam",
+        MethodFamily.VARIATIONAL,
+        papers=("Shen et al., Variational learning is effective for large deep networks, ICML 2024",),
+        recipes=(Recipe("ivon", "IVON(lr=0.1)", "the best Gaussian without correlations, by natural gradients"),),
+        demo=(Recipe("IVON", "IVON(lr=0.1)"),),
+    )
+
+    def look(self, engine: Engine, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
         """See :class:`NaturalGradient`."""
         sampled = state.sampled
         through_draws = not isinstance(state.prior_precision, Tensor) and state.prior_precision == 0
-        loss = sampled.gradients(target, batch, state.buffers, prior=through_draws)
+        loss = sampled.gradients(engine, batch, state.buffers, prior=through_draws)
         with torch.no_grad():
             if self.samples == 1:
                 gradient = sampled.grad[0]
@@ -67,24 +77,24 @@ class IVON(NaturalGradient):
                 gradient = sampled.grad.mean(0)
         return loss, gradient, curvature
 
-    def can_fuse(self, target: Target, theta: Tensor, precision: Tensor | float | None) -> bool:
+    def can_fuse(self, engine: Engine, theta: Tensor, precision: Tensor | float | None) -> bool:
         """With one draw, a Gaussian prior of mean zero and no clipping, on a CPU with a compiler."""
-        centres = [getattr(density, "mean", None) for _, density in target.bound_prior.pieces]
+        centres = [getattr(density, "mean", None) for _, density in engine.bound_prior.pieces]
         centred = all(isinstance(centre, float | int) and centre == 0 for centre in centres)
         return self.samples == 1 and self.clip is None and precision is not None and centred and can_fuse((theta,))
 
     def step_at_once(
-        self, target: Target, state: NaturalState, batch: Batch, stream: NormalStream
+        self, engine: Engine, state: NaturalState, batch: Batch, stream: NormalStream
     ) -> tuple[NaturalState, Info]:
         """The same in two passes over memory, which make the noise as they go."""
         keys = stream.keys()
         state.noise_count = stream.count
-        count = batch.num_data / target.temperature
+        count = batch.num_data / engine.temperature
         each = state.prior_precision if isinstance(state.prior_precision, Tensor) else None
         delta = 1.0 / batch.num_data if each is not None else float(state.prior_precision) / batch.num_data
         theta, grad = state.sampled.rows[0]
         draw_by_precision_(theta, state.mean, state.hessian, keys, delta, each, count)
-        loss = float(target.gradient(theta, batch, grad, state.buffers, prior=False))
+        loss = float(engine.gradient(theta, batch, grad, state.buffers, prior=False))
         status = judge(loss, grad, state.epoch_loss.first)
         if status.ok:
             state.clock += 1
@@ -102,7 +112,7 @@ class IVON(NaturalGradient):
                 rate=self.lr * self.schedule(batch.progress),
                 initial=self.initial_hessian,
             )
-        return self.account(target, state, batch, loss, status)
+        return self.account(engine, state, batch, loss, status)
 
     def rate(self, delta: Tensor | float) -> Tensor | float:
         """ℓ (h₀ + δ)."""

@@ -24,10 +24,10 @@ from torch.nn import functional as F
 
 from temperance.core.errors import NetworkError
 from temperance.core.seeds import generator
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.curvature.capture import Capture
 from temperance.inference.curvature.layers import ConvolutionLayer, LinearLayer, Matrix
-from temperance.model.target import Target
 
 Kind = Literal["local", "flipout"]
 
@@ -36,16 +36,15 @@ class NoisyLayers:
     """The layers of a target's network whose noise can be put at their outputs: linear and convolution, used once in a
     pass, with a weight that nothing else uses. What is not among them is drawn as before."""
 
-    def __init__(self, target: Target, kind: Kind) -> None:
+    def __init__(self, engine: Engine, kind: Kind) -> None:
         self.kind = kind
-        workspace = target.workspace
-        if workspace.example is None:
-            raise NetworkError("the target has seen no data yet: call target.prepare(data) first.")
+        if engine.example is None:
+            raise NetworkError("the engine has seen no data yet: make it with the training rows, Engine(target, data).")
         # Tried away from the start, where a layer of zeros would hide what lies below it.
-        theta = target.initial_theta()
+        theta = engine.target.initial_theta()
         noise = torch.randn(theta.shape, generator=generator(0, "noisy-layers"), dtype=theta.dtype).to(theta.device)
-        capture = Capture(target, theta + 0.1 * noise, workspace.running_buffers(), None)
-        capture.verify(workspace.example)
+        capture = Capture(engine, theta + 0.1 * noise, engine.target.running_buffers(), None)
+        capture.verify(engine.example)
         self.layers = [
             layer
             for layer in capture.layers
@@ -58,7 +57,7 @@ class NoisyLayers:
                 f"`estimator` {kind!r} needs linear or convolution layers that are called once in a pass; this "
                 'network has none. Use estimator="shared".'
             )
-        self.shared = torch.ones(target.layout.size, dtype=torch.bool, device=target.device)
+        self.shared = torch.ones(engine.layout.size, dtype=torch.bool, device=engine.device)
         for layer in self.layers:
             for entry in layer.entries.values():
                 self.shared[entry.start : entry.stop] = False

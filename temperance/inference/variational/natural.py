@@ -16,6 +16,7 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.status import INFINITE_ELBO, OK, Status
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, NeedsData, Starts
 from temperance.inference.batch_statistics import with_statistics
@@ -29,7 +30,6 @@ from temperance.inference.variational.expectations import (
     judge,
 )
 from temperance.linalg.covariance import DiagonalCovariance
-from temperance.model.target import Target
 from temperance.posteriors import Gaussian, Posterior
 
 
@@ -84,47 +84,47 @@ class NaturalGradient(Inference[NaturalState]):
         """Mean, curvature, averaged gradient; for every sample a draw, its gradient and its noise."""
         return Facts(gives=Gaussian, exact=Exactness.DIAGONAL, cost=Cost(self.samples, 3 + 3 * self.samples))
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""
-        (rng,), start = rngs, starts.one(target)
-        precision = gaussian_precision(target.bound_prior, start)
-        fused = self.can_fuse(target, start, precision)
+        (rng,), start = rngs, starts.one(engine)
+        precision = gaussian_precision(engine.bound_prior, start)
+        fused = self.can_fuse(engine, start, precision)
         rows = 0 if fused else self.samples
         return NaturalState(
             mean=start.contiguous(),
             hessian=torch.full_like(start, self.initial_hessian),
             momentum=torch.zeros_like(start),
-            buffers=target.workspace.running_buffers(),
+            buffers=engine.target.running_buffers(),
             noise_seed=int(torch.randint(0, 2**62, (), generator=rng, device=rng.device)),
             noise=torch.zeros(rows, len(start), dtype=start.dtype, device=start.device),
-            sampled=Sampled(target, self.samples),
+            sampled=Sampled(engine, self.samples),
             prior_precision=0.0 if precision is None else precision,
             fused=fused,
         )
 
-    def step(self, target: Target, state: NaturalState, batch: Batch) -> tuple[NaturalState, Info]:
+    def step(self, engine: Engine, state: NaturalState, batch: Batch) -> tuple[NaturalState, Info]:
         """See :class:`Inference`."""
         state.num_data = batch.num_data
         stream = NormalStream(state.noise_seed, state.noise_count)
         if state.fused:
-            return self.step_at_once(target, state, batch, stream)
+            return self.step_at_once(engine, state, batch, stream)
         fill_noise_(state.noise, stream, self.antithetic)
         state.noise_count = stream.count
         delta = _scaled(state.prior_precision, 1.0 / batch.num_data)
         with torch.no_grad():
             total = state.hessian + delta
-            root = (total * (batch.num_data / target.temperature)).sqrt_()  # 1/σ
+            root = (total * (batch.num_data / engine.temperature)).sqrt_()  # 1/σ
             torch.div(state.noise, root, out=state.sampled.theta).add_(state.mean)
-        loss, gradient, curvature = self.look(target, state, batch, root)
+        loss, gradient, curvature = self.look(engine, state, batch, root)
         status = judge(loss, gradient, state.epoch_loss.first)
         if status.ok:
             with torch.no_grad():
-                self._move(target, state, batch, gradient, curvature, total, delta)
-        return self.account(target, state, batch, loss, status)
+                self._move(engine, state, batch, gradient, curvature, total, delta)
+        return self.account(engine, state, batch, loss, status)
 
     @torch.no_grad()
     def account(
-        self, target: Target, state: NaturalState, batch: Batch, loss: float, status: Status
+        self, engine: Engine, state: NaturalState, batch: Batch, loss: float, status: Status
     ) -> tuple[NaturalState, Info]:
         """The end of a step; at the end of an epoch, with its ELBO."""
         if not status.ok:
@@ -132,31 +132,31 @@ class NaturalGradient(Inference[NaturalState]):
         state.epoch_loss.add(loss)
         if not batch.last:
             return state, Info(loss)
-        variance = self._variance(target, state)
+        variance = self._variance(engine, state)
         entropy = 0.5 * float(variance.log().double().sum()) + len(variance) * 0.5 * math.log(2 * math.pi * math.e)
         elbo = state.epoch_loss.elbo(
-            target, batch.num_data, state.mean, variance, entropy, state.sampled.theta, normal=True
+            engine, batch.num_data, state.mean, variance, entropy, state.sampled.theta, normal=True
         )
         return state, Info(loss, OK if math.isfinite(elbo) else INFINITE_ELBO, metrics={"elbo": elbo})
 
     @staticmethod
-    def _variance(target: Target, state: NaturalState) -> Tensor:
+    def _variance(engine: Engine, state: NaturalState) -> Tensor:
         """T / (N (h + δ))."""
-        precision = state.hessian * (state.num_data / target.temperature)
-        return 1.0 / (precision + _scaled(state.prior_precision, 1.0 / target.temperature))
+        precision = state.hessian * (state.num_data / engine.temperature)
+        return 1.0 / (precision + _scaled(state.prior_precision, 1.0 / engine.temperature))
 
     def step_at_once(
-        self, target: Target, state: NaturalState, batch: Batch, stream: NormalStream
+        self, engine: Engine, state: NaturalState, batch: Batch, stream: NormalStream
     ) -> tuple[NaturalState, Info]:
         """A step whose noise is never kept, where the method has one."""
         raise NotImplementedError
 
-    def can_fuse(self, target: Target, theta: Tensor, precision: Tensor | float | None) -> bool:
+    def can_fuse(self, engine: Engine, theta: Tensor, precision: Tensor | float | None) -> bool:
         """Whether :meth:`step_at_once` is to be used."""
         return False
 
     @abstractmethod
-    def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
+    def look(self, engine: Engine, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
         """The batch's loss, the average gradient of G̃ at the draws (of its data term, under a Gaussian prior), and
         an estimate of its curvature; ``root`` is 1/σ."""
 
@@ -170,7 +170,7 @@ class NaturalGradient(Inference[NaturalState]):
 
     def _move(
         self,
-        target: Target,
+        engine: Engine,
         state: NaturalState,
         batch: Batch,
         gradient: Tensor,
@@ -185,7 +185,7 @@ class NaturalGradient(Inference[NaturalState]):
         total = torch.add(state.hessian, delta, out=curvature)
         step = torch.mul(state.momentum, 1.0 / (1 - beta**state.clock), out=gradient)
         if isinstance(state.prior_precision, Tensor) or state.prior_precision:
-            target.bound_prior.add_gradient(state.mean, step, -1.0 / batch.num_data)
+            engine.bound_prior.add_gradient(state.mean, step, -1.0 / batch.num_data)
         rate, pace = self.rate(delta), self.schedule(batch.progress)
         if isinstance(rate, Tensor) or self.clip is not None:
             step.div_(total).mul_(rate * pace)
@@ -195,13 +195,13 @@ class NaturalGradient(Inference[NaturalState]):
         else:
             state.mean.addcdiv_(step, total, value=-rate * pace)
 
-    def posteriors(self, target: Target, state: NaturalState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: NaturalState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Gaussian` with variances T / (N (h + δ))."""
         if not state.num_data:
             raise NeedsData("no step was made yet, so the number of data is not known.")
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        found = Gaussian(state.mean.clone(), DiagonalCovariance(self._variance(target, state)), buffers)
-        return (with_statistics(target, found, data, self.draws),)
+        found = Gaussian(state.mean.clone(), DiagonalCovariance(self._variance(engine, state)), buffers)
+        return (with_statistics(engine, found, data, self.draws),)
 
 
 def _scaled(value: Tensor | float, factor: float) -> Tensor | float:

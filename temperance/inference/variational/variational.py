@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.status import INFINITE_ELBO, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.engine.native.gaussian import Keys, can_fuse, draw_by_log_scale_, pull_to_log_scale_
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts
 from temperance.inference.batch_statistics import with_statistics
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.variational.expectations import (
     EpochLoss,
     Sampled,
@@ -42,7 +44,6 @@ from temperance.inference.variational.families import (
 )
 from temperance.inference.variational.families.factorised import BoundFactorised, BoundMeanField
 from temperance.inference.variational.layers import NoisyLayers
-from temperance.model.target import Target
 from temperance.posteriors import Gaussian, Posterior, RadialPosterior
 
 
@@ -108,6 +109,18 @@ class Variational(Inference[VariationalState]):
     >>> fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
     tensor([[2.]])
     """
+
+    card: ClassVar[Card] = Card(
+        "the distribution of a family that is nearest to the posterior, by the ELBO",
+        MethodFamily.VARIATIONAL,
+        papers=(
+            "Graves, Practical variational inference for neural networks, NeurIPS 2011",
+            "Blundell et al., Weight uncertainty in neural networks, ICML 2015",
+        ),
+        exact="where the family holds the posterior",
+        recipes=(Recipe("vi", "Variational(MeanField(), lr=5e-3)", "the best Gaussian without correlations"),),
+        demo=(Recipe("Mean field", "Variational(MeanField(), lr=1e-3)"),),
+    )
 
     family: Family = field(default_factory=MeanField)
     lr: float = 1e-3
@@ -182,15 +195,15 @@ class Variational(Inference[VariationalState]):
 
     # ------------------------------------------------------------------ the start
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> VariationalState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> VariationalState:
         """See :class:`Inference`."""
-        (rng,), start = rngs, starts.one(target)
-        bound = self.family.bind(target.layout)
-        self._check(target, bound)
+        (rng,), start = rngs, starts.one(engine)
+        bound = self.family.bind(engine.layout)
+        self._check(engine, bound)
         phi = bound.start(start, self.initial_scale, rng).contiguous()
         grad = torch.zeros_like(phi)
-        closed, precision = self._closed(target, bound), gaussian_precision(target.bound_prior, start)
-        sampled = Sampled(target, self.samples, grad[: bound.size] if self.samples == 1 else None)
+        closed, precision = self._closed(engine, bound), gaussian_precision(engine.bound_prior, start)
+        sampled = Sampled(engine, self.samples, grad[: bound.size] if self.samples == 1 else None)
         fused = (
             isinstance(bound, BoundMeanField)
             and self.samples == 1
@@ -200,31 +213,31 @@ class Variational(Inference[VariationalState]):
             and can_fuse((phi, grad))
         )
         rows = 0 if fused else self.samples
-        optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, target.layout, phi, grad)
+        optimizer = optimisers.build_optimizer(self.optimizer, self.lr, self.optimizer_args, engine.layout, phi, grad)
         return VariationalState(
             phi=phi,
             grad=grad,
             optimizer=optimizer,
             scheduler=optimisers.build_scheduler(self.scheduler, self.scheduler_args, optimizer),
-            buffers=target.workspace.running_buffers(),
+            buffers=engine.target.running_buffers(),
             noise_seed=int(torch.randint(0, 2**62, (), generator=rng, device=rng.device)),
             bound=bound,
             sampled=sampled,
             noise=torch.zeros(rows, bound.num_noise, dtype=phi.dtype, device=phi.device),
-            layers=None if self.estimator == "shared" else NoisyLayers(target, self.estimator),
+            layers=None if self.estimator == "shared" else NoisyLayers(engine, self.estimator),
             closed=closed,
             precision=precision,
             fused=fused,
         )
 
-    def _check(self, target: Target, bound: BoundFamily) -> None:
+    def _check(self, engine: Engine, bound: BoundFamily) -> None:
         if self.estimator != "shared" and not bound.factorised:
             raise ArgumentError(
                 f"`estimator` {self.estimator!r} needs independent normals: MeanField() or TiedScale(k); got "
                 f"{self.family!r}."
             )
         without = [
-            type(d).__name__ for _, d in target.bound_prior.pieces if not has_closed_form(d, normal=bound.normal)
+            type(d).__name__ for _, d in engine.bound_prior.pieces if not has_closed_form(d, normal=bound.normal)
         ]
         if without and (self.kl == "closed" or self.estimator != "shared"):
             raise ArgumentError(
@@ -232,35 +245,35 @@ class Variational(Inference[VariationalState]):
                 f'({without[0]}): use kl="sampled" with estimator="shared".'
             )
 
-    def _closed(self, target: Target, bound: BoundFamily) -> bool:
+    def _closed(self, engine: Engine, bound: BoundFamily) -> bool:
         """Whether the prior's part of the KL is taken in closed form."""
         if self.kl != "auto" or self.sticking_the_landing:
             return self.kl == "closed"
-        return closed_form(target.bound_prior, bound.normal)
+        return closed_form(engine.bound_prior, bound.normal)
 
     # ------------------------------------------------------------------ a step
 
-    def step(self, target: Target, state: VariationalState, batch: Batch) -> tuple[VariationalState, Info]:
+    def step(self, engine: Engine, state: VariationalState, batch: Batch) -> tuple[VariationalState, Info]:
         """See :class:`Inference`."""
         weight = 1.0 if batch.progress >= self.warmup else batch.progress / self.warmup
         stream = NormalStream(state.noise_seed, state.noise_count)
         keys = stream.keys() if state.fused else None
         if state.layers is None:
-            loss, pull = self._shared(target, state, batch, stream, weight, keys)
+            loss, pull = self._shared(engine, state, batch, stream, weight, keys)
         else:
-            loss, pull = self._by_layers(target, state, batch, stream, state.layers)
+            loss, pull = self._by_layers(engine, state, batch, stream, state.layers)
         state.noise_count = stream.count
         if not math.isfinite(loss):
             return state, Info(loss, NON_FINITE_LOSS)
         share = weight / batch.num_data
         if not self.sticking_the_landing:
-            pull.entropy = share * target.temperature
+            pull.entropy = share * engine.temperature
         closed, mean = state.closed, state.bound.mean(state.phi)
         if closed and state.precision is not None:
             pull.variance = 0.5 * share * state.precision
         elif closed:
             with torch.no_grad():
-                by_mean, by_variance = average_scores(target.bound_prior, mean, state.bound.variances(state.phi))
+                by_mean, by_variance = average_scores(engine.bound_prior, mean, state.bound.variances(state.phi))
             pull.mean = by_mean.mul_(-share) if pull.mean is None else pull.mean.sub_(by_mean, alpha=share)
             pull.variance = by_variance.mul_(-share)
         if keys is not None:
@@ -268,7 +281,7 @@ class Variational(Inference[VariationalState]):
         else:
             state.bound.pull_back(state.phi, state.noise, pull, state.grad)
         if closed and state.precision is not None:  # Gaussian: the part of the mean is the prior's own gradient there
-            target.bound_prior.add_gradient(mean, state.grad[: state.bound.size], -share)
+            engine.bound_prior.add_gradient(mean, state.grad[: state.bound.size], -share)
         status = judge(loss, state.grad, state.epoch_loss.first)
         if not status.ok:
             return state, Info(loss, status)
@@ -276,12 +289,12 @@ class Variational(Inference[VariationalState]):
         state.optimizer.step()
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             state.scheduler.step()
-        status, metrics = self._account(target, state, batch, loss)
+        status, metrics = self._account(engine, state, batch, loss)
         return state, Info(loss, status, metrics=metrics)
 
     def _shared(
         self,
-        target: Target,
+        engine: Engine,
         state: VariationalState,
         batch: Batch,
         stream: NormalStream,
@@ -295,19 +308,19 @@ class Variational(Inference[VariationalState]):
         else:
             fill_noise_(state.noise, stream, self.antithetic)
             bound.draw_(state.phi, state.noise, sampled.theta)
-        loss = sampled.gradients(target, batch, state.buffers)
+        loss = sampled.gradients(engine, batch, state.buffers)
         if not state.closed:
-            target.bound_prior.add_gradient(sampled.theta, sampled.grad, -weight / batch.num_data)
+            engine.bound_prior.add_gradient(sampled.theta, sampled.grad, -weight / batch.num_data)
         if self.sticking_the_landing:
             with torch.no_grad():
                 score = bound.score(state.phi, state.noise)
-            sampled.grad.add_(score, alpha=weight * target.temperature / batch.num_data)
+            sampled.grad.add_(score, alpha=weight * engine.temperature / batch.num_data)
         if self.samples > 1:
             sampled.grad.mul_(1.0 / self.samples)
         return loss, Pull(sampled.grad)
 
     def _by_layers(
-        self, target: Target, state: VariationalState, batch: Batch, stream: NormalStream, layers: NoisyLayers
+        self, engine: Engine, state: VariationalState, batch: Batch, stream: NormalStream, layers: NoisyLayers
     ) -> tuple[float, Pull]:
         """Means in the layers that add their own noise, a draw in all other parameters."""
         bound, sampled = state.bound, state.sampled
@@ -319,12 +332,12 @@ class Variational(Inference[VariationalState]):
             torch.addcmul(bound.mean(state.phi), scale, noise, out=theta)
         leaf = scale.requires_grad_()
         with layers.installed(leaf, stream):
-            loss = float(target.gradient(theta, batch, grad, state.buffers, prior=False))
+            loss = float(engine.gradient(theta, batch, grad, state.buffers, prior=False))
         by_scale = leaf.grad if leaf.grad is not None else torch.zeros_like(grad)
         return loss, Pull(None, mean=grad.clone(), scale=by_scale.addcmul_(grad, noise))
 
     def _account(
-        self, target: Target, state: VariationalState, batch: Batch, loss: float
+        self, engine: Engine, state: VariationalState, batch: Batch, loss: float
     ) -> tuple[Status, dict[str, float]]:
         """The ELBO of an epoch: its losses, and the KL at its end."""
         state.epoch_loss.add(loss)
@@ -334,16 +347,16 @@ class Variational(Inference[VariationalState]):
             bound, phi = state.bound, state.phi
             mean, variance, entropy = bound.mean(phi), bound.variances(phi), float(bound.entropy(phi))
             elbo = state.epoch_loss.elbo(
-                target, batch.num_data, mean, variance, entropy, state.sampled.theta, normal=bound.normal
+                engine, batch.num_data, mean, variance, entropy, state.sampled.theta, normal=bound.normal
             )
         return (OK if math.isfinite(elbo) else INFINITE_ELBO), {"elbo": elbo}
 
     # ------------------------------------------------------------------ the result
 
-    def posteriors(self, target: Target, state: VariationalState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: VariationalState, data: Data | None) -> tuple[Posterior, ...]:
         """q; with batch statistics for ``draws`` draws where the network has batch norm."""
         buffers = {name: value.clone() for name, value in state.buffers.items()}
-        return (with_statistics(target, state.bound.posterior(state.phi.detach(), buffers), data, self.draws),)
+        return (with_statistics(engine, state.bound.posterior(state.phi.detach(), buffers), data, self.draws),)
 
 
 def _pull_at_once(state: VariationalState, pull: Pull, keys: Keys) -> None:

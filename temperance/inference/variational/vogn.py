@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,12 +12,13 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Starts
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.stochastic import BatchCurvature
 from temperance.inference.curvature.sweep import Kind
 from temperance.inference.variational.expectations import gaussian_precision
 from temperance.inference.variational.natural import NaturalGradient, NaturalState
-from temperance.model.target import Target
 
 _KINDS: dict[str, Kind] = {"ggn": "ggn", "sampled": "monte-carlo", "gradients": "empirical"}
 
@@ -57,6 +58,15 @@ class VOGN(NaturalGradient):
     tensor([[2.]])
     """
 
+    card: ClassVar[Card] = Card(
+        "independent normals by natural gradients, with gradients of single examples",
+        MethodFamily.VARIATIONAL,
+        papers=(
+            "Khan et al., Fast and scalable Bayesian deep learning by weight-perturbation in Adam, ICML 2018",
+            "Osawa et al., Practical deep learning with Bayesian principles, NeurIPS 2019",
+        ),
+    )
+
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     curvature: Literal["sampled", "ggn", "gradients"] = "sampled"
@@ -66,39 +76,39 @@ class VOGN(NaturalGradient):
         if self.curvature not in _KINDS:
             raise ArgumentError(f"`curvature` must be one of {tuple(_KINDS)}; got {self.curvature!r}.")
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""
-        target.refuse_batch_norm("VOGN")
-        if gaussian_precision(target.bound_prior, target.initial_theta()) is None:
+        engine.target.refuse_batch_norm("VOGN")
+        if gaussian_precision(engine.bound_prior, engine.target.initial_theta()) is None:
             raise ArgumentError(
                 "`prior` must be made of independent Gaussians for VOGN, whose curvature they join; use IVON or "
                 "Variational."
             )
-        return super().init(target, starts, rngs)
+        return super().init(engine, starts, rngs)
 
     def learn_curvature(self, hessian: Tensor, estimate: Tensor, total: Tensor) -> None:
         """h ← β₂ h + (1 − β₂) ĥ."""
         hessian.lerp_(estimate, 1 - self.betas[1])
 
-    def look(self, target: Target, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
+    def look(self, engine: Engine, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
         """See :class:`NaturalGradient`."""
         gradient = torch.zeros_like(state.mean)
         curvature = torch.zeros_like(state.mean)
         loss = 0.0
         for k, theta in enumerate(state.sampled.theta):
-            rng = generator(state.noise_seed, "vogn", state.noise_count, k, device=target.device)
-            here, slope, squares = self._one(target, state, theta, batch, rng)
+            rng = generator(state.noise_seed, "vogn", state.noise_count, k, device=engine.device)
+            here, slope, squares = self._one(engine, state, theta, batch, rng)
             loss += here / self.samples
             gradient.add_(slope, alpha=1.0 / self.samples)
             curvature.add_(squares, alpha=1.0 / self.samples)
         return loss, gradient, curvature
 
     def _one(
-        self, target: Target, state: NaturalState, theta: Tensor, batch: Batch, rng: torch.Generator
+        self, engine: Engine, state: NaturalState, theta: Tensor, batch: Batch, rng: torch.Generator
     ) -> tuple[float, Tensor, Tensor]:
         work = state.work
         if not isinstance(work, BatchCurvature):
             data = batch.whole if batch.whole is not None else Data(batch.x, batch.y)
-            work = BatchCurvature(target, theta, state.buffers, data, _KINDS[self.curvature])
+            work = BatchCurvature(engine, theta, state.buffers, data, _KINDS[self.curvature])
             state.work = work
         return work.at(theta, batch, rng)

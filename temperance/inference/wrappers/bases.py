@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,11 +13,12 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.base import Inference
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP
 from temperance.inference.points.swag import SWAG
 from temperance.inference.wrappers.curve import Curve
-from temperance.model.target import Target
 from temperance.posteriors import Point
 from temperance.posteriors.curve import CurvePosterior
 
@@ -33,9 +34,9 @@ class Basis(Value, ABC):
         """The method that the first part of the run trains."""
         return None
 
-    def check(self, target: Target) -> None:
+    def check(self, engine: Engine) -> None:
         """Raise :class:`ArgumentError` where the target's network has no such subspace."""
-        size = target.layout.network_size
+        size = engine.layout.network_size
         if self.columns() > size:
             raise ArgumentError(
                 f"`rank` must be at most the {size} parameters of the network; {type(self).__name__} has "
@@ -46,7 +47,7 @@ class Basis(Value, ABC):
         """Look at the first batch of the first part: raise where the run is sure to be too short."""
 
     @abstractmethod
-    def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """c (P numbers, what the likelihood learns included) and B (network's numbers × k, of full rank), from where
         the run started or from the state of the trainer."""
 
@@ -63,6 +64,12 @@ class PCA(Basis):
     >>> PCA(rank=5).base.rank
     30
     """
+
+    card: ClassVar[Card] = Card(
+        "a basis: the principal directions of a trajectory of SGD",
+        MethodFamily.WRAPPERS,
+        papers=("Izmailov et al., Subspace inference for Bayesian deep learning, UAI 2019",),
+    )
 
     rank: int = 20
     base: SWAG = field(default_factory=lambda: SWAG(rank=30))
@@ -99,14 +106,14 @@ class PCA(Basis):
                 "more often (`every`)."
             )
 
-    def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
         kept = trained.deviations[: min(self.base.rank, trained.collected), 0]
         if len(kept) <= self.rank and trained.collected <= self.rank:
             raise NumericalError(
                 f"{trained.collected} iterates were collected, too few for {self.rank} principal directions."
             )
-        rows = kept[:, : target.layout.network_size].double()
+        rows = kept[:, : engine.layout.network_size].double()
         _, values, directions = torch.linalg.svd(rows, full_matrices=False)
         if not float(values[self.rank - 1]) > float(values[0]) * max(rows.shape) * torch.finfo(kept.dtype).eps:
             raise NumericalError(
@@ -124,6 +131,10 @@ class RandomBasis(Basis):
     >>> RandomBasis(10).scale
     1.0
     """
+
+    card: ClassVar[Card] = Card(
+        "a basis: random directions around a point", MethodFamily.WRAPPERS, papers=PCA.card.papers
+    )
 
     rank: int
     base: MAP | None = None
@@ -145,14 +156,14 @@ class RandomBasis(Basis):
         """See :class:`Basis`."""
         return self.base
 
-    def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
         centre = start
         if self.base is not None:
-            (found,) = self.base.posteriors(target, trained, None)
+            (found,) = self.base.posteriors(engine, trained, None)
             assert isinstance(found, Point)
             centre = found.theta
-        return centre.clone(), self.scale * orthonormal(target.layout.network_size, self.rank, rng).to(centre.device)
+        return centre.clone(), self.scale * orthonormal(engine.layout.network_size, self.rank, rng).to(centre.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +174,12 @@ class CurveBasis(Basis):
     >>> CurveBasis(Curve(MAP(lr=1e-2))).columns()
     2
     """
+
+    card: ClassVar[Card] = Card(
+        "a basis: the plane of a curve between two modes",
+        MethodFamily.WRAPPERS,
+        papers=(*Curve.card.papers, *PCA.card.papers),
+    )
 
     curve: Curve = field(default_factory=Curve)
 
@@ -178,13 +195,13 @@ class CurveBasis(Basis):
         """See :class:`Basis`."""
         return self.curve
 
-    def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
-        (found,) = self.curve.posteriors(target, trained, None)
+        (found,) = self.curve.posteriors(engine, trained, None)
         assert isinstance(found, CurvePosterior)
         points = found.points
         centre = 0.5 * (points[0] + points[-1])
-        away = (points[1:] - centre)[:, : target.layout.network_size].double()
+        away = (points[1:] - centre)[:, : engine.layout.network_size].double()
         columns = torch.cat([away[-1:], away[:-1]]).T
         frame, triangle = torch.linalg.qr(columns)
         lengths = triangle.diagonal()
@@ -202,6 +219,8 @@ class GivenBasis(Basis):
     >>> GivenBasis(torch.eye(3)[:, :2]).columns()
     2
     """
+
+    card: ClassVar[Card] = Card("a basis of one's own", MethodFamily.WRAPPERS)
 
     matrix: Tensor
     centre: Tensor | None = None
@@ -227,9 +246,9 @@ class GivenBasis(Basis):
         """See :class:`Basis`."""
         return self.matrix.shape[1]
 
-    def check(self, target: Target) -> None:
+    def check(self, engine: Engine) -> None:
         """One row for each number of the network."""
-        size = target.layout.network_size
+        size = engine.layout.network_size
         if len(self.matrix) != size:
             raise ArgumentError(
                 f"`matrix` must have a row for each of the network's {size} parameters; got shape "
@@ -238,7 +257,7 @@ class GivenBasis(Basis):
         if self.centre is not None and len(self.centre) != size:
             raise ArgumentError(f"`centre` must have the network's {size} numbers; got {len(self.centre)}.")
 
-    def make(self, target: Target, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
         centre = start.clone()
         if self.centre is not None:

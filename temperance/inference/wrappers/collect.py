@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.core.growing import Rows
 from temperance.core.status import NON_FINITE_THETA
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, Sampler
 from temperance.inference.wrappers.cyclical import Cyclical
-from temperance.model.target import Target
 from temperance.posteriors import Draws, Posterior, Trace
 
 _DEFAULT_DRAWS = 30
@@ -60,6 +61,13 @@ class Collect(Wrapper):
     >>> tp.fit(target, method, (x, 2 * x + 1), steps=1000).posterior.theta.shape
     torch.Size([50, 2])
     """
+
+    card: ClassVar[Card] = Card(
+        "keeps draws of a sampler, and reads its thermometer",
+        MethodFamily.WRAPPERS,
+        cost="as its base; draws go to disk",
+        shown=("Collect(SGHMC())",),
+    )
 
     base: Sampler
     burn: int | float | None = None
@@ -152,18 +160,18 @@ class Collect(Wrapper):
 
     # ------------------------------------------------------------------ the contract
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CollectState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> CollectState:
         """See :class:`Inference`."""
-        base = self.base.init(target, starts, rngs)
+        base = self.base.init(engine, starts, rngs)
         buffers = self.base.chain(base).buffers
         shapes = {name: list(value.shape) for name, value in buffers.items()}
         return CollectState(base, [Rows() for _ in rngs], {name: Rows() for name in buffers}, shapes)
 
-    def step(self, target: Target, state: CollectState, batch: Batch) -> tuple[CollectState, Info]:
+    def step(self, engine: Engine, state: CollectState, batch: Batch) -> tuple[CollectState, Info]:
         """See :class:`Inference`."""
         chain = self._before(state, batch)
-        state.base, info = self.base.step(target, state.base, batch)
-        return self._after(target, state, chain, batch, info)
+        state.base, info = self.base.step(engine, state.base, batch)
+        return self._after(engine, state, chain, batch, info)
 
     def _before(self, state: CollectState, batch: Batch) -> ChainState:
         if self._needs_length and state.total_steps not in (None, batch.total_steps):
@@ -179,12 +187,12 @@ class Collect(Wrapper):
         return chain
 
     def _after(
-        self, target: Target, state: CollectState, chain: ChainState, batch: Batch, info: Info
+        self, engine: Engine, state: CollectState, chain: ChainState, batch: Batch, info: Info
     ) -> tuple[CollectState, Info]:
         if not info.status.ok:
             return state, info
         if chain.reading is not None and batch.step >= self._burn(batch.total_steps):
-            state.readings.append(_as_row(chain, target.temperature, batch.step))
+            state.readings.append(_as_row(chain, engine.temperature, batch.step))
         if self._is_due(state, batch.step + 1, batch.total_steps):
             if not bool(torch.isfinite(chain.theta).all()):
                 return state, Info(info.loss, NON_FINITE_THETA)
@@ -212,7 +220,7 @@ class Collect(Wrapper):
             return (total - burn) // self.every - (done - burn) // self.every < self.last
         return due
 
-    def posteriors(self, target: Target, state: CollectState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: CollectState, data: Data | None) -> tuple[Posterior, ...]:
         """:class:`Draws` for each member, with the trace of its chain."""
         if not state.draw_step:
             raise NumericalError("there are no draws yet: the run ended before the first one.")

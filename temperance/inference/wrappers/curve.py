@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
 from temperance.core.seeds import spawn
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP, MAPState
 from temperance.inference.wrappers.ensemble import Ensemble
-from temperance.model.target import Target
 from temperance.posteriors import Point, Posterior
 from temperance.posteriors.curve import CurvePosterior, bernstein
 
@@ -69,6 +70,14 @@ class Curve(Wrapper):
     torch.Size([3, 131])
     """
 
+    card: ClassVar[Card] = Card(
+        "a Bézier curve between two modes",
+        MethodFamily.WRAPPERS,
+        papers=("Garipov et al., Loss surfaces, mode connectivity, and fast ensembling of DNNs, NeurIPS 2018",),
+        cost="1 gradient once the ends are trained",
+        shown=("Curve(MAP())",),
+    )
+
     base: Inference[Any] = field(default_factory=MAP)
     bends: int = 1
     ends: float = 0.5
@@ -104,7 +113,7 @@ class Curve(Wrapper):
         cost = Cost(2 * each.gradients_per_step, (2 + self.bends) * each.copies_of_theta + 4)
         return Facts(gives=CurvePosterior, cost=cost, streams=2)
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """One curve at a time."""
         return False
 
@@ -121,11 +130,11 @@ class Curve(Wrapper):
         assert isinstance(self.base, MAP)
         return self.base
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CurveState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> CurveState:
         """See :class:`Inference`. Ends that were given, 2 × P, stay; else they are trained, each from fresh weights."""
         (rng,), theta = rngs, starts.given
-        refuse_moving_buffers(target, "Curve")
-        like = target.initial_theta()
+        refuse_moving_buffers(engine, "Curve")
+        like = engine.target.initial_theta()
         if theta is not None and (len(theta) != 2 or torch.equal(theta[0], theta[1])):
             raise ArgumentError(
                 f"`start` must be two different trained modes for Curve, a matrix 2 × {len(like)}; got shape "
@@ -134,9 +143,9 @@ class Curve(Wrapper):
         own = torch.Generator()
         own.manual_seed(spawn(rng))
         state = CurveState(
-            base=self._pair.init(target, Starts(), [rng]) if theta is None else None,
+            base=self._pair.init(engine, Starts(), [rng]) if theta is None else None,
             ends=like.new_zeros(2, len(like)) if theta is None else theta.clone(),
-            bends=self._walker.begin(target, like.new_zeros(self.bends, len(like))),
+            bends=self._walker.begin(engine, like.new_zeros(self.bends, len(like))),
             rng=own,
             given=theta is not None,
             point=torch.zeros_like(like),
@@ -152,17 +161,17 @@ class Curve(Wrapper):
         for k, row in enumerate(state.bends.theta, start=1):
             row.copy_(torch.lerp(start, stop, k / (self.bends + 1)))
 
-    def step(self, target: Target, state: CurveState, batch: Batch) -> tuple[CurveState, Info]:
+    def step(self, engine: Engine, state: CurveState, batch: Batch) -> tuple[CurveState, Info]:
         """A step of both ends, or of the points between."""
         check_same_length(state.total_steps, batch.total_steps)
         state.total_steps = batch.total_steps
         first = 0 if state.given else split_run(batch.total_steps, self.ends)
         if batch.step >= first:
-            return self._bend(target, state, second_part(batch, first).stream(0))
+            return self._bend(engine, state, second_part(batch, first).stream(0))
         assert state.base is not None
-        state.base, info = self._pair.step(target, state.base, first_part(batch, first))
+        state.base, info = self._pair.step(engine, state.base, first_part(batch, first))
         if info.status.ok and batch.step + 1 == first:
-            (found,) = self._pair.posteriors(target, state.base, None)
+            (found,) = self._pair.posteriors(engine, state.base, None)
             for row, (_, end) in zip(state.ends, found.parts(), strict=True):
                 assert isinstance(end, Point)
                 row.copy_(end.theta)
@@ -170,14 +179,14 @@ class Curve(Wrapper):
             self._lay_out(state)
         return state, info
 
-    def _bend(self, target: Target, state: CurveState, batch: Batch) -> tuple[CurveState, Info]:
+    def _bend(self, engine: Engine, state: CurveState, batch: Batch) -> tuple[CurveState, Info]:
         bends = state.bends
         t = torch.rand((), generator=state.rng, dtype=torch.float64)
         weights = bernstein(t, self.bends + 1).to(state.ends)
         with torch.no_grad():
             state.point.copy_(weights[1:-1] @ bends.theta)
             state.point.add_(weights[0] * state.ends[0]).add_(weights[-1] * state.ends[1])
-        loss = float(target.gradient(state.point, batch, state.slope, bends.buffers))
+        loss = float(engine.gradient(state.point, batch, state.slope, bends.buffers))
         status = self._walker.judge(bends, loss, state.slope)
         if status.ok:
             optimisers.clip_(state.slope, self._walker.clip)
@@ -186,7 +195,7 @@ class Curve(Wrapper):
             self._walker.schedule(bends, batch)
         return state, Info(loss, status)
 
-    def posteriors(self, target: Target, state: CurveState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: CurveState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`~temperance.posteriors.curve.CurvePosterior`."""
         if state.base is not None:
             raise NumericalError(
@@ -239,9 +248,9 @@ def second_part(batch: Batch, first: int) -> Batch:
     return replace(batch, step=step, total_steps=total, progress=step / total, epoch=batch.epoch - epochs)
 
 
-def refuse_moving_buffers(target: Target, method: str) -> None:
+def refuse_moving_buffers(engine: Engine, method: str) -> None:
     """Running statistics belong to one setting of the weights; between settings there are none."""
-    names = target.workspace.batch_norm_names() or sorted(target.workspace.initial_buffers)
+    names = engine.target.batch_norm_names() or sorted(engine.target.moving)
     if names:
         raise NetworkError(
             f"{method} needs a network without batch norm or other buffers that move in training, but {names[0]!r} "

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import LangevinSampler, Sampler, SamplerWrapper
 from temperance.inference.schedules import cosine
-from temperance.model.target import Target
 
 
 @dataclass
@@ -54,6 +55,14 @@ class Cyclical(SamplerWrapper):
     >>> len(tp.fit(target, method, (x, 2 * x + 1), steps=1200).posterior.theta)
     10
     """
+
+    card: ClassVar[Card] = Card(
+        "a sampler whose time step falls and rises in cycles, with a draw at each end",
+        MethodFamily.WRAPPERS,
+        papers=("Zhang et al., Cyclical stochastic gradient MCMC for Bayesian deep learning, ICLR 2020",),
+        cost="as its base",
+        shown=("Cyclical(SGHMC())",),
+    )
 
     base: Sampler
     cycle: int = 1000
@@ -126,14 +135,14 @@ class Cyclical(SamplerWrapper):
         """Whether the last move closed a cycle."""
         return state.ended
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> CyclicalState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> CyclicalState:
         """See :class:`Inference`."""
-        return CyclicalState(self.base.init(target, starts, rngs))
+        return CyclicalState(self.base.init(engine, starts, rngs))
 
-    def step(self, target: Target, state: CyclicalState, batch: Batch) -> tuple[CyclicalState, Info]:
+    def step(self, engine: Engine, state: CyclicalState, batch: Batch) -> tuple[CyclicalState, Info]:
         """See :class:`Inference`."""
         self._set_tempo(state)
-        state.base, info = self.base.step(target, state.base, batch)
+        state.base, info = self.base.step(engine, state.base, batch)
         return self._tick(state), info
 
     def _set_tempo(self, state: CyclicalState) -> None:

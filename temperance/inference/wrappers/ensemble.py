@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,8 +14,9 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
 from temperance.core.status import EARLY_STOPPED, OK
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, refuse
-from temperance.model.target import Target
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.posteriors import Mixture, Posterior
 
 
@@ -40,6 +41,25 @@ class Ensemble(Wrapper):
     >>> Ensemble(tp.MAP(lr=1e-3), 5).size
     5
     """
+
+    card: ClassVar[Card] = Card(
+        "independent runs of any method, from fresh starts, averaged",
+        MethodFamily.WRAPPERS,
+        papers=(
+            "Lakshminarayanan et al., Simple and scalable predictive uncertainty estimation using deep ensembles, "
+            "NeurIPS 2017",
+        ),
+        cost="base × `size`",
+        shown=(
+            "Ensemble(MAP(), 5)",
+            "Ensemble(Laplace(MAP()), 5)",
+            "Ensemble(SWAG(), 5)",
+            "Ensemble(Collect(SGHMC()), 4)",
+            "Ensemble(Warmup(NUTS()), 4)",
+        ),
+        recipes=(Recipe("ensemble", "Ensemble(MAP(lr=5e-3), 5)", "five networks, each from its own start"),),
+        demo=(Recipe("Ensemble × 5", "Ensemble(MAP(lr=1e-3), 5)"),),
+    )
 
     base: Inference[Any]
     size: int = 5
@@ -70,7 +90,7 @@ class Ensemble(Wrapper):
             streams=self.size * base.streams,
         )
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Always: how members are run is decided inside."""
         return True
 
@@ -79,14 +99,14 @@ class Ensemble(Wrapper):
         found = self.base.on_part(subset)
         return None if found is None else replace(self, base=found)
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> EnsembleState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> EnsembleState:
         """See :class:`Inference`. Each of E members asks for ``size`` of the base's."""
         seeds = [spawn(rng) for rng in rngs for _ in range(self.size)]
         inside, own = starts.spread(seeds), [generator(seed, "member") for seed in seeds]
         self._check_apart(inside)
-        if self._goes_at_once(target, inside):
-            return EnsembleState(stack=self.base.init(target, inside, own), done=[False])
-        members = [self.base.init(target, inside.member(k), [rng]) for k, rng in enumerate(own)]
+        if self._goes_at_once(engine, inside):
+            return EnsembleState(stack=self.base.init(engine, inside, own), done=[False])
+        members = [self.base.init(engine, inside.member(k), [rng]) for k, rng in enumerate(own)]
         return EnsembleState(members=members, done=[False] * len(seeds))
 
     def _check_apart(self, inside: Starts) -> None:
@@ -102,10 +122,10 @@ class Ensemble(Wrapper):
                 "each member",
             )
 
-    def _goes_at_once(self, target: Target, inside: Starts) -> bool:
-        able = self.base.at_once(target, inside)
+    def _goes_at_once(self, engine: Engine, inside: Starts) -> bool:
+        able = self.base.at_once(engine, inside)
         if self.batched is None:
-            return able and inside.count > 1 and target.prefers_batched_training()
+            return able and inside.count > 1 and engine.prefers_batched_training()
         if self.batched and not able:
             raise ArgumentError(
                 "`batched=True` needs a method and a network that can be batched over members (an elementwise "
@@ -113,10 +133,10 @@ class Ensemble(Wrapper):
             )
         return self.batched
 
-    def step(self, target: Target, state: EnsembleState, batch: Batch) -> tuple[EnsembleState, Info]:
+    def step(self, engine: Engine, state: EnsembleState, batch: Batch) -> tuple[EnsembleState, Info]:
         """See :class:`Inference`. The one place where members run one after the other."""
         if state.stack is not None:
-            state.stack, info = self.base.step(target, state.stack, batch)
+            state.stack, info = self.base.step(engine, state.stack, batch)
             return state, info
         losses, status, info = [], OK, Info(0.0, EARLY_STOPPED)
         metrics: dict[str, list[float]] = {}
@@ -124,7 +144,7 @@ class Ensemble(Wrapper):
         for k, member in enumerate(state.members):
             if state.done[k]:
                 continue
-            state.members[k], info = self.base.step(target, member, _share(batch, k, each))
+            state.members[k], info = self.base.step(engine, member, _share(batch, k, each))
             losses.append(info.loss)
             for name, value in info.metrics.items():
                 metrics.setdefault(name, []).append(value)
@@ -136,12 +156,12 @@ class Ensemble(Wrapper):
         means = {name: sum(values) / len(values) for name, values in metrics.items()}
         return state, Info(sum(losses) / max(1, len(losses)), info.status if done else status, done, means)
 
-    def posteriors(self, target: Target, state: EnsembleState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: EnsembleState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Mixture` with ``size`` components for each member."""
         if state.stack is not None:
-            found = list(self.base.posteriors(target, state.stack, data))
+            found = list(self.base.posteriors(engine, state.stack, data))
         else:
-            found = [part for member in state.members for part in self.base.posteriors(target, member, data)]
+            found = [part for member in state.members for part in self.base.posteriors(engine, member, data)]
         return tuple(Mixture(tuple(found[k : k + self.size])) for k in range(0, len(found), self.size))
 
     def keep_in(self, state: EnsembleState, folder: Path) -> None:

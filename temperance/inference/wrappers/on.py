@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from torch import Tensor
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.subsets import Subnetwork
-from temperance.model.target import Target
 from temperance.model.theta import Subset, check_subset
 from temperance.posteriors import Point, Posterior, Pushforward
 
@@ -26,7 +27,7 @@ class OnState(WrapperState):
     """The method's own state, θ as it was at the start, and the smaller target that the method works on."""
 
     rest: Tensor
-    target: Target | None = field(default=None, metadata=SCRATCH)
+    engine: Engine | None = field(default=None, metadata=SCRATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,13 @@ class On(Wrapper):
     >>> tp.fit(target, method, train, epochs=20).posterior.operator.rank
     51
     """
+
+    card: ClassVar[Card] = Card(
+        "a method on a part of the network; the rest stays as it is",
+        MethodFamily.WRAPPERS,
+        cost="as its base, for the part",
+        shown=("On(last_layer, Variational())",),
+    )
 
     subset: Subset | Subnetwork
     base: Inference[Any]
@@ -88,27 +96,27 @@ class On(Wrapper):
             )
         return None
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """As the base can on the part, where all members have the same rest."""
         whole = self._whole
         if whole is not None:
-            return whole.at_once(target, starts)
+            return whole.at_once(engine, starts)
         if starts.given is not None and len(starts.given) > 1:
-            known = torch.ones(target.layout.size, dtype=torch.bool)
-            known[target.places(self._names(target))] = False
+            known = torch.ones(engine.layout.size, dtype=torch.bool)
+            known[engine.target.places(self._names(engine))] = False
             rest = starts.given[:, known.to(starts.given.device)]
             if not bool((rest == rest[0]).all()):
                 return False
-        index, smaller = self._part(target, self._rest(target, starts))
+        index, smaller = self._part(engine, self._rest(engine, starts))
         return self.base.at_once(smaller, starts.of_part(index))
 
-    def _names(self, target: Target) -> list[str]:
+    def _names(self, engine: Engine) -> list[str]:
         assert not isinstance(self.subset, Subnetwork)
         inside = isinstance(self.base, On) and not isinstance(self.base.subset, Subnetwork)
-        names = target.names(self.subset)
+        names = engine.target.names(self.subset)
         if inside:
             assert isinstance(self.base, On)
-            common = set(names) & set(target.names(self.base.subset))  # type: ignore[arg-type]
+            common = set(names) & set(engine.target.names(self.base.subset))  # type: ignore[arg-type]
             if not common:
                 raise ArgumentError(
                     f"`base`: On cannot wrap On where their subsets have nothing in common; {self.subset!r} and "
@@ -116,45 +124,45 @@ class On(Wrapper):
                 )
         return names
 
-    def _rest(self, target: Target, starts: Starts) -> Tensor:
+    def _rest(self, engine: Engine, starts: Starts) -> Tensor:
         """θ of the start: its part outside of the subset is what stays."""
-        return target.initial_theta() if starts.given is None else starts.given[0].clone()
+        return engine.target.initial_theta() if starts.given is None else starts.given[0].clone()
 
-    def _part(self, target: Target, rest: Tensor) -> tuple[Tensor, Target]:
-        names = self._names(target)
-        return target.places(names), target.restrict(names, rest)
+    def _part(self, engine: Engine, rest: Tensor) -> tuple[Tensor, Engine]:
+        names = self._names(engine)
+        return engine.target.places(names), engine.on(engine.target.restrict(names, rest))
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> OnState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> OnState:
         """See :class:`Inference`."""
         whole = self._whole
         if whole is not None:
-            return OnState(whole.init(target, starts, rngs), torch.zeros(0))
-        rest = self._rest(target, starts)
-        index, smaller = self._part(target, rest)
+            return OnState(whole.init(engine, starts, rngs), torch.zeros(0))
+        rest = self._rest(engine, starts)
+        index, smaller = self._part(engine, rest)
         return OnState(self.base.init(smaller, starts.of_part(index), rngs), rest, smaller)
 
-    def _here(self, target: Target, state: OnState) -> tuple[Inference[Any], Target]:
+    def _here(self, engine: Engine, state: OnState) -> tuple[Inference[Any], Engine]:
         """Who works, and on which target."""
         whole = self._whole
         if whole is not None:
-            return whole, target
-        if state.target is None:
-            state.target = self._part(target, state.rest)[1]
-        return self.base, state.target
+            return whole, engine
+        if state.engine is None:
+            state.engine = self._part(engine, state.rest)[1]
+        return self.base, state.engine
 
-    def step(self, target: Target, state: OnState, batch: Batch) -> tuple[OnState, Info]:
+    def step(self, engine: Engine, state: OnState, batch: Batch) -> tuple[OnState, Info]:
         """A step of the method."""
-        method, here = self._here(target, state)
+        method, here = self._here(engine, state)
         state.base, info = method.step(here, state.base, batch)
         return state, info
 
-    def posteriors(self, target: Target, state: OnState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: OnState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`Pushforward` for each member (points stay points); of the Laplace family, its own."""
-        method, here = self._here(target, state)
+        method, here = self._here(engine, state)
         found = method.posteriors(here, state.base, data)
         if method is not self.base:
             return found
-        index = target.places(self._names(target))
+        index = engine.target.places(self._names(engine))
         return tuple(_in_place(part, index, state.rest) for part in found)
 
     def keep_in(self, state: OnState, folder: Path) -> None:

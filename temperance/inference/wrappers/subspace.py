@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from temperance.core.seeds import generator, spawn
 from temperance.core.status import Status
 from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
+from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import Dense
 from temperance.inference.curvature.functional import FunctionalLaplace
 from temperance.inference.curvature.laplace import Laplace
@@ -31,7 +33,6 @@ from temperance.inference.wrappers.curve import (
     split_run,
 )
 from temperance.inference.wrappers.on import On
-from temperance.model.target import Target
 from temperance.posteriors import Draws, Mixture, Point, Posterior
 from temperance.posteriors.affine import Affine, lifted, subspace_target
 
@@ -49,7 +50,7 @@ class SubspaceState(WrapperState):
     rows: torch.Generator
     ready: bool = False
     total_steps: int | None = None
-    target: Target | None = field(default=None, metadata=SCRATCH)
+    engine: Engine | None = field(default=None, metadata=SCRATCH)
     folder: Path | None = field(default=None, metadata=SCRATCH)
 
 
@@ -82,6 +83,15 @@ class Subspace(Wrapper):
     >>> fitted.posterior.inner.size, fitted.posterior.size
     (3, 131)
     """
+
+    card: ClassVar[Card] = Card(
+        "a method over the coordinates z of θ = c + B z",
+        MethodFamily.WRAPPERS,
+        papers=PCA.card.papers,
+        exact="a full basis: as its method",
+        cost="the method's gradients, k numbers in each of its copies",
+        shown=("Subspace(Warmup(NUTS()), PCA())",),
+    )
 
     base: Inference[Any]
     basis: Basis = field(default_factory=PCA)
@@ -117,7 +127,7 @@ class Subspace(Wrapper):
             streams=max(base.streams, first.streams),
         )
 
-    def at_once(self, target: Target, starts: Starts) -> bool:
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
         """One subspace at a time: each member makes its own."""
         return False
 
@@ -150,62 +160,62 @@ class Subspace(Wrapper):
 
     # ------------------------------------------------------------------ the start
 
-    def init(self, target: Target, starts: Starts, rngs: Sequence[torch.Generator]) -> SubspaceState:
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> SubspaceState:
         """See :class:`Inference`. The start is where the first part starts; without one, it is the centre."""
         (rng,) = rngs
-        refuse_moving_buffers(target, "Subspace")
-        self.basis.check(target)
+        refuse_moving_buffers(engine, "Subspace")
+        self.basis.check(engine)
         seed, trainer = spawn(rng), self.basis.trainer()
-        start = target.initial_theta() if trainer is not None else starts.one(target)
+        start = engine.target.initial_theta() if trainer is not None else starts.one(engine)
         rows = torch.Generator()
         rows.manual_seed(spawn(rng))
-        size, rank, like = target.layout.network_size, self.basis.columns(), start.new_zeros(())
+        size, rank, like = engine.layout.network_size, self.basis.columns(), start.new_zeros(())
         state = SubspaceState(
-            first=None if trainer is None else trainer.init(target, starts, rngs),
+            first=None if trainer is None else trainer.init(engine, starts, rngs),
             base=None,
-            centre=like.new_zeros(target.layout.size),
+            centre=like.new_zeros(engine.layout.size),
             basis=like.new_zeros(size, rank),
             seed=seed,
             rows=rows,
         )
         if trainer is None:
-            self._settle(target, state, start)
+            self._settle(engine, state, start)
         else:  # any basis of that size: what the method refuses, and the shapes of its state, are known now
-            state.centre.copy_(target.initial_theta())
+            state.centre.copy_(engine.target.initial_theta())
             state.basis.copy_(orthonormal(size, rank, generator(seed, "any-basis")))
-            state.base = self._begin(subspace_target(target, state.centre, state.basis), state)
+            state.base = self._begin(_in_subspace(engine, state), state)
         return state
 
-    def _settle(self, target: Target, state: SubspaceState, start: Tensor) -> None:
+    def _settle(self, engine: Engine, state: SubspaceState, start: Tensor) -> None:
         """Make c and B, and begin the second part."""
-        made = self.basis.make(target, start, state.first, generator(state.seed, "basis"))
+        made = self.basis.make(engine, start, state.first, generator(state.seed, "basis"))
         with torch.no_grad():
             state.centre.copy_(made[0])
             state.basis.copy_(made[1])
         state.first, state.ready = None, True
-        state.target = subspace_target(target, state.centre, state.basis)
-        state.base = self._begin(state.target, state)
+        state.engine = _in_subspace(engine, state)
+        state.base = self._begin(state.engine, state)
         if state.folder is not None:
             self.base.keep_in(state.base, state.folder)
 
-    def _begin(self, inside: Target, state: SubspaceState) -> Any:
+    def _begin(self, inside: Engine, state: SubspaceState) -> Any:
         return self.base.init(inside, Starts(), [generator(state.seed, "method")])
 
-    def _inside(self, target: Target, state: SubspaceState) -> Target:
+    def _inside(self, engine: Engine, state: SubspaceState) -> Engine:
         """The target of the second part. In a run that was resumed the method's state was put into one that belongs to
         any basis; here it moves into one that ``init`` makes for the right one."""
-        if state.target is None:
-            state.target = subspace_target(target, state.centre, state.basis)
+        if state.engine is None:
+            state.engine = _in_subspace(engine, state)
             tensors: dict[str, Tensor] = {}
             form = encode(state.base, tensors)
-            state.base = restore(self._begin(state.target, state), form, tensors, target.device)
+            state.base = restore(self._begin(state.engine, state), form, tensors, engine.device)
             if state.folder is not None:
                 self.base.keep_in(state.base, state.folder)
-        return state.target
+        return state.engine
 
     # ------------------------------------------------------------------ the run
 
-    def step(self, target: Target, state: SubspaceState, batch: Batch) -> tuple[SubspaceState, Info]:
+    def step(self, engine: Engine, state: SubspaceState, batch: Batch) -> tuple[SubspaceState, Info]:
         """A step of what the basis is made of, or of the method."""
         trainer, first = self.basis.trainer(), self._first(batch.total_steps)
         if trainer is not None:
@@ -215,14 +225,14 @@ class Subspace(Wrapper):
             here = self._rows_of(state, first_part(batch, first), trainer.facts().streams)
             if batch.step == 0:
                 self.basis.check_plan(here)
-            state.first, info = trainer.step(target, state.first, here)
+            state.first, info = trainer.step(engine, state.first, here)
             if info.status.ok and batch.step + 1 == first:
                 try:
-                    self._settle(target, state, state.centre)
+                    self._settle(engine, state, state.centre)
                 except NumericalError as error:
                     return state, Info(info.loss, Status("no-basis", str(error), ok=False))
             return state, info
-        inside = self._inside(target, state)
+        inside = self._inside(engine, state)
         here = _streams_of(second_part(batch, first), self.base.facts().streams)
         state.base, info = self.base.step(inside, state.base, here)
         return state, info
@@ -246,14 +256,14 @@ class Subspace(Wrapper):
             streams=streams if streams > 1 else None,
         )
 
-    def posteriors(self, target: Target, state: SubspaceState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: SubspaceState, data: Data | None) -> tuple[Posterior, ...]:
         """An :class:`~temperance.posteriors.affine.Affine`; points, draws and mixtures stay what they are."""
         if not state.ready:
             raise NumericalError(
                 "there is no subspace yet: the run ended while its basis was trained. After an interruption, call fit "
                 "again with the same checkpoint."
             )
-        found = self.base.posteriors(self._inside(target, state), state.base, data)
+        found = self.base.posteriors(self._inside(engine, state), state.base, data)
         return tuple(lifted(part, state.centre.clone(), state.basis.clone()) for part in found)
 
 
@@ -289,3 +299,7 @@ def _check_inside(base: Inference[Any], method: Inference[Any]) -> None:
                 f"{name} must not `tune` the prior by evidence, for in a subspace it is that of θ",
                 "Subspace(Laplace(base, curvature=Dense())) under the prior that you want",
             )
+
+
+def _in_subspace(engine: Engine, state: SubspaceState) -> Engine:
+    return engine.on(subspace_target(engine.target, state.centre, state.basis))

@@ -105,7 +105,7 @@ class CalibratedFitted(Fitted):
     @property
     def uncalibrated(self) -> Fitted:
         """The model as it was trained."""
-        return Fitted(**{f.name: getattr(self, f.name) for f in fields(Fitted)})
+        return Fitted(**{f.name: getattr(self, f.name) for f in fields(Fitted) if f.init})
 
     def predict(
         self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024, by: str | None = None
@@ -145,7 +145,7 @@ def load_calibrated(path: str | Path, network: nn.Module, *, target: Target | No
 
 
 def _with(fitted: Fitted, calibrator: Calibrator, draws: int | None, by: str | None) -> CalibratedFitted:
-    known = {f.name: getattr(fitted, f.name) for f in fields(Fitted)}
+    known = {f.name: getattr(fitted, f.name) for f in fields(Fitted) if f.init}
     return CalibratedFitted(**known, calibrator=calibrator, draws=draws, by=by)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.judge.diagnose.chains import Run, evenly, stack_chains, unpack
 from temperance.judge.diagnose.mixing import bulk_ess, rhat, tail_ess
 from temperance.model.target import Target
@@ -125,8 +126,9 @@ def predictions(
     check_count(max_quantities, "max_quantities")
     series: list[Tensor] = []
     names: tuple[str, ...] = ()
+    engine = Engine(target)
     for chain in chains:
-        found = predict(target, Draws(chain.theta, chain.buffers), x, batch_size=batch_size)
+        found = predict(engine, Draws(chain.theta, chain.buffers), x, batch_size=batch_size)
         with torch.no_grad():
             means = [target.likelihood.mean(outputs, learned) for _, outputs, learned in found.source.blocks()]
         mean = torch.cat(means, 1)  # S × rows × outputs

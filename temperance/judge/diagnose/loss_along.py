@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.model.target import Target
 from temperance.posteriors.curve import CurvePosterior
 from temperance.run.fitted import Fitted
@@ -80,19 +81,16 @@ def loss_along(run: Fitted | CurvePosterior, data: Any, points: int = 61, target
         raise ArgumentError(f"`run` must be over the target's {target.layout.size} parameters; got {path.size}.")
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:
         raise ArgumentError(f"`points` must be an integer of at least 2, the ends; got {points!r}.")
-    before = target.workspace.learned_start  # looking at data must not change where a later fit starts
-    try:
-        known = target.prepare(Data.of(data)).to(target.device)
-    finally:
-        target.workspace.learned_start = before
+    known, engine = target.prepare(Data.of(data)).to(target.device), Engine(target)
     t = torch.linspace(0, 1, points, dtype=torch.float64)
-    curve = _measure(path, t, known, target)
-    line = curve if len(path.points) == 2 else _measure(path.straight, t, known, target)
+    curve = _measure(path, t, known, engine)
+    line = curve if len(path.points) == 2 else _measure(path.straight, t, known, engine)
     return PathLoss(t, curve[0], line[0], curve[1], line[1])
 
 
-def _measure(path: CurvePosterior, t: Tensor, data: Data, target: Target) -> tuple[Tensor, Tensor]:
+def _measure(path: CurvePosterior, t: Tensor, data: Data, engine: Engine) -> tuple[Tensor, Tensor]:
     """Mean loss, and disagreement with the first end, at each t."""
+    target = engine.target
     loss, change, numbers = torch.zeros_like(t), torch.zeros_like(t), 0
     classes = isinstance(target.likelihood.outcome, Categories)
     with torch.no_grad():
@@ -102,7 +100,7 @@ def _measure(path: CurvePosterior, t: Tensor, data: Data, target: Target) -> tup
             for low in range(0, len(t), _AT_ONCE):
                 places = slice(low, min(low + _AT_ONCE, len(t)))
                 theta = path.at(t[places]).to(target.device)
-                outputs = target.workspace.outputs(theta, moved.x)
+                outputs = engine.outputs(theta, moved.x)
                 learned = target.layout.unflatten(theta, "likelihood")
                 log_prob = target.likelihood.log_prob(outputs, moved.y, learned)
                 loss[places] -= log_prob.double().sum(-1).cpu()

@@ -22,6 +22,7 @@ from torch import Tensor
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.model.target import Target
 
 
@@ -105,19 +106,18 @@ def gradient_noise(
         )
     if check_count(batches, "batches") < 4:
         raise ArgumentError(f"`batches` must be at least 4; got {batches}.")
-    here = target.theta_of(theta)
+    here, engine = target.theta_of(theta), Engine(target)
     if here.dim() != 1:
         raise ArgumentError(f"`theta` must be one vector; got shape {tuple(here.shape)}.")
     grad, whole = torch.zeros_like(here), torch.zeros_like(here, dtype=torch.float64)
     for batch in ready.full_pass():
-        target.gradient(here, batch.to(target.device), grad)
+        engine.gradient(here, batch.to(target.device), grad)
         whole.add_(grad.double(), alpha=batch.size / len(ready))
     noise = torch.empty(len(here), batches, dtype=torch.float64)
     for k in range(batches):
         batch = next(iter(ready.batches(batch_size, seed=seed, epoch=k)))
-        target.gradient(here, batch.to(target.device), grad)
+        engine.gradient(here, batch.to(target.device), grad)
         noise[:, k] = (grad.double() - whole).cpu()
-    target.workspace.detach()
     entries = target.layout.entries
     parts = [noise[e.start : e.stop] for e in entries]
     variance = torch.stack([part.square().mean() for part in parts])

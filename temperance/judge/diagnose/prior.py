@@ -14,6 +14,7 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.core.seeds import check_seed, generator
+from temperance.engine.engine import Engine
 from temperance.model.priors import GaussianDensity, Prior
 from temperance.model.priors.base import Density
 from temperance.model.priors.composed import MixtureDensity
@@ -76,7 +77,7 @@ def prior_predictive(target: Target, x: Any, draws: int = 100, seed: int = 0) ->
         raise ArgumentError(f"`target` must have classes: Categorical or Bernoulli; got {target.likelihood!r}.")
     rng = generator(check_seed(seed), "prior predictive", device=target.device)
     theta = target.sample_prior(check_count(draws, "draws"), rng)
-    found = predict(target, Draws(theta), x)
+    found = predict(Engine(target), Draws(theta), x)
     total: Tensor | None = None
     with torch.no_grad():
         for _, outputs, learned in found.source.blocks():

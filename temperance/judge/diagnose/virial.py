@@ -28,6 +28,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
 from temperance.engine import outputs as evaluate
+from temperance.engine.engine import Engine
 from temperance.judge.diagnose.chains import Run, evenly, stack_chains, unpack
 from temperance.judge.diagnose.temperature import Temperatures
 from temperance.model.target import Target
@@ -60,57 +61,58 @@ def evaluate_draws(
     check_count(max_draws, "max_draws")
     ready = target.prepare(Data.of(data))
     each = max(2, max_draws // len(chains))
+    engine = Engine(target)
     return [
-        _evaluate(target, chain, ready, each, batch_size, k if curvature else None) for k, chain in enumerate(chains)
+        _evaluate(engine, chain, ready, each, batch_size, k if curvature else None) for k, chain in enumerate(chains)
     ]
 
 
-def _evaluate(target: Target, chain: Draws, data: Data, count: int, batch_size: int, seed: int | None) -> Evaluated:
+def _evaluate(engine: Engine, chain: Draws, data: Data, count: int, batch_size: int, seed: int | None) -> Evaluated:
     index = evenly(len(chain.theta), count).to(chain.theta.device)
-    theta = chain.theta[index].to(device=target.device, dtype=target.layout.dtype)
-    buffers = {name: value[index].to(target.device) for name, value in chain.buffers.items()}
-    gradient, loss = _gradient(target, theta, data, buffers, batch_size)
+    theta = chain.theta[index].to(device=engine.device, dtype=engine.layout.dtype)
+    buffers = {name: value[index].to(engine.device) for name, value in chain.buffers.items()}
+    gradient, loss = _gradient(engine, theta, data, buffers, batch_size)
     curvature = torch.full((len(theta),), torch.nan, dtype=torch.float64)
     if seed is not None:
         rng = generator(0, "curvature", seed)
         signs = (2 * torch.randint(0, 2, theta.shape, generator=rng) - 1).to(theta)
         step = _RELATIVE_STEP * float(theta.square().mean().sqrt().clamp(min=0.01))
-        up, down = (_gradient(target, theta + s * step * signs, data, buffers, batch_size)[0] for s in (1, -1))
+        up, down = (_gradient(engine, theta + s * step * signs, data, buffers, batch_size)[0] for s in (1, -1))
         curvature = ((up - down).double() * signs.double()).sum(1).cpu() / (2 * step)
     half = -(-len(chain.theta) // 2)
-    late = (index >= half).unsqueeze(1).to(target.device)
+    late = (index >= half).unsqueeze(1).to(engine.device)
     centre = [chain.theta[part].mean(0).to(theta) for part in (slice(half, None), slice(0, half))]
     offset = theta - torch.where(late, centre[1], centre[0])
     return Evaluated(index.cpu(), theta.cpu(), offset.cpu(), gradient.cpu(), curvature, loss.cpu())
 
 
 def _gradient(
-    target: Target, theta: Tensor, data: Data, buffers: dict[str, Tensor], batch_size: int
+    engine: Engine, theta: Tensor, data: Data, buffers: dict[str, Tensor], batch_size: int
 ) -> tuple[Tensor, Tensor]:
     """∇U at each row of θ and the mean loss of a datum there; small networks several rows at once."""
     gradient = torch.zeros_like(theta)
-    target.bound_prior.add_gradient(theta, gradient, -1.0)
+    engine.bound_prior.add_gradient(theta, gradient, -1.0)
     loss = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
     for batch in data.full_pass(batch_size):
-        here = batch.to(target.device)
-        many = evaluate.prefers_batching(target.network, target.layout, here.x)
+        here = batch.to(engine.device)
+        many = evaluate.prefers_batching(engine.network, engine.layout, here.x)
         rows = max(1, _PASSES // here.size) if many else 1
         for low in range(0, len(theta), rows):
             part = slice(low, low + rows)
             pieces = {name: value[part] for name, value in buffers.items()}
-            added, lost = _likelihood_gradient(target, theta[part], here, pieces)
+            added, lost = _likelihood_gradient(engine, theta[part], here, pieces)
             gradient[part] += added
             loss[part] += lost.double() / len(data)
     return gradient, loss
 
 
 def _likelihood_gradient(
-    target: Target, theta: Tensor, batch: Batch, buffers: dict[str, Tensor]
+    engine: Engine, theta: Tensor, batch: Batch, buffers: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     leaf = theta.detach().requires_grad_()
-    outputs = target.workspace.outputs(leaf, batch.x, buffers)
-    lost = -target.likelihood.log_prob(outputs, batch.y, target.layout.unflatten(leaf, "likelihood")).sum(-1)
-    (gradient,) = torch.autograd.grad(lost.sum() / target.likelihood_temperature, leaf)
+    outputs = engine.outputs(leaf, batch.x, buffers)
+    lost = -engine.likelihood.log_prob(outputs, batch.y, engine.layout.unflatten(leaf, "likelihood")).sum(-1)
+    (gradient,) = torch.autograd.grad(lost.sum() / engine.likelihood_temperature, leaf)
     return gradient, lost.detach()
 
 

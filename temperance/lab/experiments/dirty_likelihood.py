@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset
 from temperance.lab.figures import COLOURS, panels
 from temperance.lab.judge import RULE, above, all_of, below, difference, estimate
@@ -92,14 +93,14 @@ def run(settings: DirtySettings, cell: Cell) -> dict[str, Any]:
 
 def gradient_bias(target: tp.Target, data: tp.data.Data, batch_size: int, repeats: int) -> float:
     """‖mean of N·∇G̃ over all minibatches − ∇U‖ / ‖∇U‖ at the network's first weights, ∇U in evaluation mode."""
-    ready, theta = target.prepare(data), target.initial_theta()
+    ready, theta, engine = target.prepare(data), target.initial_theta(), Engine(target)
     gradient, total = torch.zeros_like(theta), torch.zeros_like(theta, dtype=torch.float64)
     for epoch in range(repeats):
         for batch in ready.batches(batch_size, epoch=epoch):
-            target.gradient(theta, batch, gradient)
+            engine.gradient(theta, batch, gradient)
             total += gradient.double() * batch.size / repeats  # N · (size / N): a ragged batch counts by its rows
     theta.requires_grad_(True)
-    (exact,) = torch.autograd.grad(target.energy(theta, ready), theta)
+    (exact,) = torch.autograd.grad(engine.energy(theta, ready), theta)
     return float((total - exact).norm() / exact.norm())
 
 

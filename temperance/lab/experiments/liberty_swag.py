@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.lab.experiment import Cell, Cells, Claim, Experiment, Picture, Preset, Settings
 from temperance.lab.figures import COLOURS, GREY, curve, panels
 from temperance.lab.judge import RULE, Estimate, above, all_of, below, difference, estimate, near
@@ -75,12 +76,10 @@ PRESETS = {
 class TwoGaussians(tp.SWAG):
     """SWAG whose posterior has two parts, made of the same walk: with the low-rank covariance, and the diagonal."""
 
-    def posteriors(
-        self, target: tp.Target, state: Any, data: tp.data.Data | None
-    ) -> tuple[tp.posteriors.Posterior, ...]:
+    def posteriors(self, engine: Engine, state: Any, data: tp.data.Data | None) -> tuple[tp.posteriors.Posterior, ...]:
         """A mixture of the two; they are meant to be looked at one by one."""
         diagonal = tp.SWAG(self.base, rank=0, start=self.start, every=self.every, lr=self.lr, draws=self.draws)
-        pairs = zip(super().posteriors(target, state, data), diagonal.posteriors(target, state, data), strict=True)
+        pairs = zip(super().posteriors(engine, state, data), diagonal.posteriors(engine, state, data), strict=True)
         return tuple(tp.posteriors.Mixture(pair) for pair in pairs)
 
 

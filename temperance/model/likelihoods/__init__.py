@@ -1,6 +1,6 @@
 """How data come from the outputs of a network."""
 
-from temperance.model.likelihoods.base import Learned, LearnedParameter, Likelihood, QuantityLikelihood
+from temperance.model.likelihoods.base import LearnedParameter, LearnedValues, Likelihood, QuantityLikelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
 from temperance.model.likelihoods.normal import HeteroscedasticNormal, Normal
 from temperance.model.likelihoods.poisson import Poisson
@@ -13,8 +13,8 @@ __all__ = [
     "Categorical",
     "GaussianNoise",
     "HeteroscedasticNormal",
-    "Learned",
     "LearnedParameter",
+    "LearnedValues",
     "Likelihood",
     "Normal",
     "Poisson",

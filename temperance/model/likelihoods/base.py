@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -18,19 +17,9 @@ from torch import Tensor
 from temperance.core.encoding import Value
 from temperance.core.errors import DataError, NetworkError
 from temperance.core.outcomes import Outcome
+from temperance.model.learned import LearnedParameter
 
-Learned = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class LearnedParameter:
-    """A number that a likelihood learns: part of θ, with a Gaussian prior of its own in the unconstrained scale."""
-
-    name: str
-    shape: tuple[int, ...]
-    initial: float
-    prior_mean: float
-    prior_scale: float
+LearnedValues = Mapping[str, Tensor]
 
 
 class Likelihood(Value, ABC):
@@ -57,61 +46,61 @@ class Likelihood(Value, ABC):
         return {}
 
     @abstractmethod
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """log p(y | outputs), per example: ... × B."""
 
     @abstractmethod
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """−∂² log p / ∂outputs², per example: ... × B × C × C. It may be indefinite (Student-t)."""
 
     @abstractmethod
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The Hessian's expectation over y ~ p(y | outputs), always positive semi-definite: ... × B × C × C."""
 
-    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+    def fisher_columns(self, outputs: Tensor, learned: LearnedValues) -> Iterator[Tensor]:
         """Columns c_k, B × C each, with Σ_k c_k c_kᵀ = :meth:`fisher`: one after the other, so that nothing of size
         C × C is held where a subclass knows its root."""
         values, vectors = torch.linalg.eigh(self.fisher(outputs, learned))
         root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
         yield from root.unbind(-1)
 
-    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+    def fisher_product(self, outputs: Tensor, learned: LearnedValues, v: Tensor) -> Tensor:
         """:meth:`fisher` times v (B × C)."""
         return (self.fisher(outputs, learned) @ v.unsqueeze(-1)).squeeze(-1)
 
-    def score(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def score(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """∂ log p(y | outputs) / ∂ outputs, B × C."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.log_prob(leaf, y, learned).sum(), leaf)
         return found
 
-    def learned_fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def learned_fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Fisher information of what the likelihood learns, summed over the batch: L × L. It has no part in common with
         that of the outputs."""
         raise NotImplementedError(f"{type(self).__name__} has no Fisher information for what it learns")
 
     @abstractmethod
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """E[y]: ... × B × D (class probabilities for classification)."""
 
     @abstractmethod
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Var[y], per output: ... × B × D."""
 
     @abstractmethod
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Entropy of p(y | outputs) in nats (differential for real targets): ... × B."""
 
     @abstractmethod
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         """A draw of y for every example and draw of θ: ... × B for classes, ... × B × D otherwise."""
 
-    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """−Σ log p(y | outputs) over the batch: the hot path of training."""
         return -self.log_prob(outputs, y, learned).sum(-1)
 
-    def perturb(self, y: Tensor, learned: Learned, temperature: float, rng: torch.Generator) -> Tensor | None:
+    def perturb(self, y: Tensor, learned: LearnedValues, temperature: float, rng: torch.Generator) -> Tensor | None:
         """Targets with a draw of the noise added, for ensembles whose members are posterior draws; ``None`` where the
         noise is not additive."""
         return None
@@ -132,14 +121,14 @@ class QuantityLikelihood(Likelihood):
     """Whether the distribution function is made of torch's operations alone, so that it can be exported."""
 
     @abstractmethod
-    def cdf(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def cdf(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """P(Y_d ≤ y_d | outputs), ... × B × D."""
 
     def exponential_moments(self) -> bool:
         """Whether E exp(t y) is finite: not under heavy tails."""
         return True
 
-    def log_exponential_moment(self, outputs: Tensor, learned: Learned, t: float) -> Tensor | None:
+    def log_exponential_moment(self, outputs: Tensor, learned: LearnedValues, t: float) -> Tensor | None:
         """log E exp(t y_d) in float64, ... × B × D, where it is known in closed form."""
         return None
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from temperance.core.errors import DataError, NetworkError
 from temperance.core.outcomes import Classes, Labels, Outcome
-from temperance.model.likelihoods.base import Learned, Likelihood, check_real_targets, diagonal, diagonal_columns
+from temperance.model.likelihoods.base import LearnedValues, Likelihood, check_real_targets, diagonal, diagonal_columns
 
 _FEW = 8  # classes up to which the softmax is faster with the classes apart in memory
 
@@ -65,23 +65,23 @@ class Categorical(Likelihood):
                 f"{outputs.shape[-1]}. For two classes with a single output use Bernoulli."
             )
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """f_y − log Σ exp f."""
         index = y.expand(outputs.shape[:-1]).unsqueeze(-1)
         return outputs.log_softmax(-1).gather(-1, index).squeeze(-1)
 
-    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The fused cross-entropy, summed."""
         if outputs.dim() == 2:
             return F.cross_entropy(outputs, y, reduction="sum")
         return super().negative_log_likelihood(outputs, y, learned)
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(p) − p pᵀ."""
         p = outputs.softmax(-1)
         return diagonal(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
 
-    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+    def fisher_columns(self, outputs: Tensor, learned: LearnedValues) -> Iterator[Tensor]:
         """√p_k (e_k − p)."""
         p = outputs.softmax(-1)
         for k in range(p.shape[-1]):
@@ -89,35 +89,35 @@ class Categorical(Likelihood):
             column[..., k] += 1
             yield column * p[..., k : k + 1].sqrt()
 
-    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+    def fisher_product(self, outputs: Tensor, learned: LearnedValues, v: Tensor) -> Tensor:
         """p v − p (pᵀ v)."""
         p = outputs.softmax(-1)
         return p * (v - (p * v).sum(-1, keepdim=True))
 
-    def score(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def score(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """e_y − p."""
         made = -outputs.softmax(-1)
         return made.scatter_add_(-1, y.unsqueeze(-1), torch.ones_like(made[..., :1]))
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The same."""
         return self.fisher(outputs, learned)
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Class probabilities."""
         return probabilities(outputs)
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """p (1 − p): the variance of each class's indicator."""
         p = probabilities(outputs)
         return p * (1 - p)
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """−Σ p log p."""
         p = probabilities(outputs)
         return -torch.special.xlogy(p, p).sum(-1)
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         """Labels."""
         flat = probabilities(outputs).reshape(-1, outputs.shape[-1])
         return torch.multinomial(flat, 1, generator=rng).view(outputs.shape[:-1])
@@ -145,39 +145,39 @@ class Bernoulli(Likelihood):
             )
         return made
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Σ_k y f − log(1 + eᶠ)."""
         return (y * outputs - F.softplus(outputs)).sum(-1)
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(p (1 − p))."""
         return diagonal(self.variance(outputs, learned))
 
-    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+    def fisher_columns(self, outputs: Tensor, learned: LearnedValues) -> Iterator[Tensor]:
         """Of a diagonal."""
         return diagonal_columns(self.variance(outputs, learned))
 
-    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+    def fisher_product(self, outputs: Tensor, learned: LearnedValues, v: Tensor) -> Tensor:
         """Of a diagonal."""
         return self.variance(outputs, learned) * v
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The same: it does not depend on y."""
         return self.fisher(outputs, learned)
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """p(y_k = 1)."""
         return outputs.sigmoid()
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """p (1 − p)."""
         p = outputs.sigmoid()
         return p * (1 - p)
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Σ_k −p log p − (1−p) log(1−p)."""
         return (F.softplus(outputs) - outputs * outputs.sigmoid()).sum(-1)
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         """Zeros and ones."""
         return torch.bernoulli(outputs.sigmoid(), generator=rng)

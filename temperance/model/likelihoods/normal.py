@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import NetworkError
-from temperance.model.likelihoods.base import Learned, diagonal
+from temperance.model.likelihoods.base import LearnedValues, diagonal
 from temperance.model.likelihoods.real import AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
 
 
@@ -21,7 +21,7 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
     tensor([1.3836])
     """
 
-    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The sum of squares directly, where the noise is given."""
         if self.scale is None:
             return super().negative_log_likelihood(outputs, y, learned)
@@ -29,15 +29,15 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
         squares = (y - outputs).square().sum((-1, -2))
         return squares * (0.5 / self.scale**2) + constant * outputs.shape[-1] * outputs.shape[-2]
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """I / scale²."""
         return diagonal(self.noise_scale(outputs, learned).pow(-2).expand_as(outputs))
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The same."""
         return self.fisher(outputs, learned)
 
-    def perturb(self, y: Tensor, learned: Learned, temperature: float, rng: torch.Generator) -> Tensor | None:
+    def perturb(self, y: Tensor, learned: LearnedValues, temperature: float, rng: torch.Generator) -> Tensor | None:
         """y + √T · scale · ε, where the scale is given."""
         if self.scale is None:
             return None
@@ -75,16 +75,16 @@ class HeteroscedasticNormal(GaussianNoise):
         """The first half of the outputs."""
         return outputs[..., : outputs.shape[-1] // 2]
 
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
         return outputs[..., outputs.shape[-1] // 2 :].exp()
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(1/s², 2)."""
         precision = self.noise_scale(outputs, learned).pow(-2)
         return diagonal(torch.cat([precision, torch.full_like(precision, 2.0)], -1))
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Blocks 1/s², 2δ/s², 2δ²/s² with δ = y − m."""
         precision = self.noise_scale(outputs, learned).pow(-2)
         delta = y - self.location(outputs)

@@ -13,7 +13,7 @@ from torch import Tensor
 from temperance.core.errors import DataError
 from temperance.core.outcomes import Counts, Outcome
 from temperance.model.likelihoods.base import (
-    Learned,
+    LearnedValues,
     QuantityLikelihood,
     check_real_targets,
     diagonal,
@@ -43,45 +43,45 @@ class Poisson(QuantityLikelihood):
             )
         return made
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Σ y f − eᶠ − log y!."""
         return (y * outputs - outputs.exp() - torch.lgamma(y + 1)).sum(-1)
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(eᶠ)."""
         return diagonal(outputs.exp())
 
-    def fisher_columns(self, outputs: Tensor, learned: Learned) -> Iterator[Tensor]:
+    def fisher_columns(self, outputs: Tensor, learned: LearnedValues) -> Iterator[Tensor]:
         """Of a diagonal."""
         return diagonal_columns(outputs.exp())
 
-    def fisher_product(self, outputs: Tensor, learned: Learned, v: Tensor) -> Tensor:
+    def fisher_product(self, outputs: Tensor, learned: LearnedValues, v: Tensor) -> Tensor:
         """Of a diagonal."""
         return outputs.exp() * v
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The same."""
         return self.fisher(outputs, learned)
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The rate."""
         return outputs.exp()
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The rate again."""
         return outputs.exp()
 
-    def cdf(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def cdf(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """P(Y ≤ y) = Q(⌊y⌋ + 1, rate), the regularised upper incomplete gamma function; 0 below zero."""
         whole = y.floor()
         value = torch.special.gammaincc(whole.clamp(min=0) + 1, outputs.exp())
         return torch.where(whole < 0, torch.zeros_like(value), value)
 
-    def log_exponential_moment(self, outputs: Tensor, learned: Learned, t: float) -> Tensor | None:
+    def log_exponential_moment(self, outputs: Tensor, learned: LearnedValues, t: float) -> Tensor | None:
         """rate · (eᵗ − 1)."""
         return self.mean(outputs, learned).double() * math.expm1(t)
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """−Σ_k p log p, summed over the support that holds all but 1e-12 of the mass (Stirling's form for rates above
         1000)."""
         rate = outputs.double().exp()
@@ -97,7 +97,7 @@ class Poisson(QuantityLikelihood):
         stirling = 0.5 * torch.log(2 * torch.pi * torch.e * rate) - 1 / (12 * rate)
         return torch.where(rate > 1000, stirling, summed).sum(-1).to(outputs.dtype)
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         """Counts; for rates above 10⁸, where whole numbers and rounding meet, by the Gaussian approximation."""
         rate = outputs.double().clamp(max=40.0).exp()
         counts = torch.poisson(rate.clamp(max=1e8), generator=rng)

@@ -15,8 +15,8 @@ from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.outcomes import Outcome, Reals
 from temperance.model.likelihoods.base import (
-    Learned,
     LearnedParameter,
+    LearnedValues,
     QuantityLikelihood,
     check_real_targets,
 )
@@ -35,7 +35,7 @@ class RealLikelihood(QuantityLikelihood):
         """... × B × D."""
 
     @abstractmethod
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Broadcastable to ... × B × D."""
 
     def standard_log_density(self, z: Tensor) -> Tensor:
@@ -62,32 +62,32 @@ class RealLikelihood(QuantityLikelihood):
         """Draws of z with the shape of ``like``."""
         return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Σ_d log f((y_d − location_d) / scale_d) − log scale_d."""
         scale = self.noise_scale(outputs, learned)
         z = (y - self.location(outputs)) / scale
         return (self.standard_log_density(z) - scale.log()).sum(-1)
 
-    def cdf(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def cdf(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """P(Y_d ≤ y_d), ... × B × D."""
         return self.standard_cdf((y - self.location(outputs)) / self.noise_scale(outputs, learned))
 
-    def mean(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The location."""
         return self.location(outputs)
 
-    def variance(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """scale² Var z."""
         location = self.location(outputs)
         return (self.noise_scale(outputs, learned).square() * self.standard_variance()).expand_as(location)
 
-    def entropy(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Σ_d log scale_d + entropy of z."""
         location = self.location(outputs)
         log_scale = self.noise_scale(outputs, learned).log().expand_as(location)
         return (log_scale + self.standard_entropy()).sum(-1)
 
-    def sample(self, outputs: Tensor, learned: Learned, rng: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         """Location plus noise."""
         location = self.location(outputs)
         return location + self.noise_scale(outputs, learned) * self.standard_sample(location, rng)
@@ -100,7 +100,7 @@ class RealLikelihood(QuantityLikelihood):
 class GaussianNoise(RealLikelihood):
     """z is standard normal: y ~ N(location, scale²)."""
 
-    def log_exponential_moment(self, outputs: Tensor, learned: Learned, t: float) -> Tensor | None:
+    def log_exponential_moment(self, outputs: Tensor, learned: LearnedValues, t: float) -> Tensor | None:
         """t · mean + t²/2 · variance."""
         mean, variance = (f(outputs, learned).double() for f in (self.mean, self.variance))
         return t * mean + 0.5 * t * t * variance
@@ -158,7 +158,7 @@ class HomoscedasticLikelihood(RealLikelihood):
         """The outputs themselves."""
         return outputs
 
-    def noise_scale(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The given scale, or the learned one."""
         if self.scale is not None:
             return outputs.new_tensor(self.scale)
@@ -168,7 +168,7 @@ class HomoscedasticLikelihood(RealLikelihood):
         """Fisher information of log scale in one number y: 2 for Gaussian noise."""
         return 2.0
 
-    def learned_fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def learned_fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The information of each log scale, once for every number that has it."""
         each = outputs.shape[-2] * outputs.shape[-1] // self.num_outputs
         eye = torch.eye(self.num_outputs, dtype=outputs.dtype, device=outputs.device)

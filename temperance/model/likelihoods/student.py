@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.checks import check_positive
-from temperance.model.likelihoods.base import Learned, diagonal
+from temperance.model.likelihoods.base import LearnedValues, diagonal
 from temperance.model.likelihoods.real import HomoscedasticLikelihood
 
 
@@ -70,13 +70,13 @@ class StudentT(HomoscedasticLikelihood):
         chi2 = 2 * torch._standard_gamma(alpha, generator=rng)
         return super().standard_sample(like, rng) / (chi2 / self.df).sqrt().to(like.dtype)
 
-    def hessian(self, outputs: Tensor, y: Tensor, learned: Learned) -> Tensor:
+    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """(ν+1)(ν − z²) / (ν + z²)² / scale²: negative for outliers."""
         scale = self.noise_scale(outputs, learned)
         z2 = ((y - outputs) / scale).square()
         return diagonal((self.df + 1) * (self.df - z2) / (self.df + z2).square() / scale.square())
 
-    def fisher(self, outputs: Tensor, learned: Learned) -> Tensor:
+    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """(ν+1) / (ν+3) / scale²."""
         value = (self.df + 1) / (self.df + 3) * self.noise_scale(outputs, learned).pow(-2)
         return diagonal(value.expand_as(outputs))

@@ -2,6 +2,7 @@
 
 from temperance.model.priors.base import BoundPrior, Density, FanIn, Prior
 from temperance.model.priors.composed import MixturePrior, PerLayer
+from temperance.model.priors.learned import Learned
 from temperance.model.priors.location_scale import GaussianDensity, GaussianPrior, LaplacePrior, StudentTPrior
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "GaussianDensity",
     "GaussianPrior",
     "LaplacePrior",
+    "Learned",
     "MixturePrior",
     "PerLayer",
     "Prior",

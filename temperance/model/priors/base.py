@@ -14,6 +14,7 @@ from torch import Tensor
 from temperance.core.checks import check_positive
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.model.learned import LearnedParameter
 from temperance.model.theta import Entry, Layout, matches
 
 
@@ -33,13 +34,23 @@ class FanIn(Value):
         check_positive(self.bias, "bias")
 
 
-Scale = float | Tensor | Mapping[str, float] | FanIn
+FixedScale = float | Tensor | Mapping[str, float] | FanIn
 """A standard-deviation-like scale: one number, one per layer (by name, prefix or pattern), one per parameter
 (a tensor of P numbers), or by fan-in."""
 
 
 class Prior(Value, ABC):
     """A density over the weights of a network, before data."""
+
+    def learned_parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
+        """What is learned beside the network's ``entries`` (scales with a hyper-prior); none by default. It follows
+        them in θ, and :meth:`densities` speaks for it too."""
+        return ()
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is any such thing."""
+        return False
 
     @abstractmethod
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
@@ -95,21 +106,36 @@ class RestrictedPrior(Prior):
     """The prior of a larger θ, seen from a part of it."""
 
     pieces: tuple[tuple[slice, Density], ...] = ()
+    learned: tuple[LearnedParameter, ...] = ()
 
     @classmethod
-    def of(cls, bound: BoundPrior, layout: Layout, names: Sequence[str]) -> RestrictedPrior:
-        """The marginal of ``bound``, over the parameters ``names`` of ``layout``."""
+    def of(
+        cls, bound: BoundPrior, layout: Layout, names: Sequence[str], learned: tuple[LearnedParameter, ...] = ()
+    ) -> RestrictedPrior:
+        """The marginal of ``bound``, over the parameters ``names`` of ``layout`` and what the prior has ``learned``."""
+        kept = [e for e in layout.entries if e.name in names or e.role == "prior"]
         made: list[tuple[slice, Density]] = []
         at = 0
-        for name in names:
-            entry = layout[name]
-            for piece, density in bound.pieces:
-                low, high = max(piece.start, entry.start), min(piece.stop, entry.stop)
-                if low < high:
-                    places = torch.arange(low - piece.start, high - piece.start)
-                    made.append((slice(at, at + high - low), density.part(places, piece.stop - piece.start)))
-                    at += high - low
-        return cls(tuple(made))
+        for piece, density in bound.pieces:
+            shared = [
+                torch.arange(max(piece.start, e.start), min(piece.stop, e.stop))
+                for e in kept
+                if max(piece.start, e.start) < min(piece.stop, e.stop)
+            ]
+            if shared:
+                places = torch.cat(shared) - piece.start
+                made.append((slice(at, at + len(places)), density.part(places, piece.stop - piece.start)))
+                at += len(places)
+        return cls(tuple(made), learned)
+
+    def learned_parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
+        """See :class:`Prior`."""
+        return self.learned
+
+    @property
+    def learns(self) -> bool:
+        """See :class:`Prior`."""
+        return bool(self.learned)
 
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
         """See :class:`Prior`."""
@@ -142,7 +168,7 @@ class BoundPrior:
 
 
 def check_scale(scale: object, argument: str = "scale") -> None:
-    """Any :data:`Scale` whose every number is positive."""
+    """Any scale whose every number is positive."""
     if isinstance(scale, FanIn):
         return
     if isinstance(scale, Mapping):
@@ -155,7 +181,9 @@ def check_scale(scale: object, argument: str = "scale") -> None:
         check_positive(scale, argument)
 
 
-def resolve_scale(scale: Scale, layout: Layout, entries: Sequence[Entry], argument: str = "scale") -> float | Tensor:
+def resolve_scale(
+    scale: FixedScale, layout: Layout, entries: Sequence[Entry], argument: str = "scale"
+) -> float | Tensor:
     """``scale`` as one number or as one number per element of ``entries``."""
     if isinstance(scale, float | numbers.Real):
         return float(scale)

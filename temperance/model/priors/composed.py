@@ -55,6 +55,11 @@ def check_priors(values: Iterable[object], argument: str) -> None:
     for value in values:
         if not isinstance(value, Prior):
             raise ArgumentError(f"`{argument}` must hold temperance priors; got {value!r}.")
+        if value.learns:
+            raise ArgumentError(
+                f"`{argument}` must hold priors of given scales; got {value!r}. A prior that learns its scales stands "
+                'alone: GaussianPrior(scale=Learned(each="layer")) has one for each layer.'
+            )
 
 
 class MixtureDensity(Density):

@@ -6,15 +6,20 @@ import math
 import numbers
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError
-from temperance.model.priors.base import Density, Prior, Scale, check_scale, resolve_scale, span, to_tensor
+from temperance.model.learned import LearnedParameter
+from temperance.model.priors.base import Density, FixedScale, Prior, check_scale, resolve_scale, span, to_tensor
+from temperance.model.priors.learned import Learned, ScaledDensity
 from temperance.model.theta import Entry, Layout
+
+Scale = FixedScale | Learned
+"""A scale that is given, or one that is learned."""
 
 
 class LocationScaleDensity(Density):
@@ -79,7 +84,8 @@ class LocationScalePrior(Prior):
     mean: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
-        check_scale(self.scale)
+        if not isinstance(self.scale, Learned):
+            check_scale(self.scale)
         good = isinstance(self.mean, Tensor | numbers.Real) and not isinstance(self.mean, bool)
         if not good or not bool(torch.isfinite(torch.as_tensor(self.mean)).all()):
             raise ArgumentError(f"`mean` must be a finite number, or a tensor of such; got {self.mean!r}.")
@@ -88,13 +94,33 @@ class LocationScalePrior(Prior):
     def density(self, mean: float | Tensor, scale: float | Tensor) -> LocationScaleDensity:
         """The elementwise density with resolved mean and scale."""
 
+    def learned_parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
+        """Those of a :class:`Learned` scale."""
+        return self.scale.parameters(entries) if isinstance(self.scale, Learned) else ()
+
+    @property
+    def learns(self) -> bool:
+        """Whether the scale is :class:`Learned`."""
+        return isinstance(self.scale, Learned)
+
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
         """See :class:`Prior`."""
+        if isinstance(self.scale, Learned):
+            return self._with_scales(self.scale, layout, entries)
         scale = resolve_scale(self.scale, layout, entries)
         mean = self.mean
         if isinstance(mean, Tensor) and mean.dim() and mean.numel() > 1:
             resolve_scale(mean.abs() + 1.0, layout, entries, "mean")  # for its check of the shape
         return [(span(entries), self.density(mean, scale))]
+
+    def _with_scales(self, learned: Learned, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
+        """Weights and their learned scales as one piece of θ."""
+        ((piece, weights),) = replace(self, scale=learned.scale).densities(layout, entries)
+        numbers = learned.groups(entries)
+        group = torch.cat([torch.full((e.size,), k) for e, k in zip(entries, numbers, strict=True)])
+        size = max(numbers) + 1
+        made = ScaledDensity(weights, self.mean, group, size, learned.spread)
+        return [(slice(piece.start, piece.stop + size), made)]
 
 
 @dataclass(frozen=True, eq=False)

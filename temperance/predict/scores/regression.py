@@ -19,12 +19,12 @@ def _check_shape(name: str, tensor: Tensor, other: str, shape: torch.Size) -> No
 
 
 def _gaussian(mean: Array, std: Array, y: Array) -> tuple[Tensor, Tensor, Tensor]:
-    mu, sigma, target = as_float64("mean", mean), as_float64("std", std), as_float64("y", y)
-    _check_shape("mean", mu, "y", target.shape)
+    mu, sigma, engine = as_float64("mean", mean), as_float64("std", std), as_float64("y", y)
+    _check_shape("mean", mu, "y", engine.shape)
     if sigma.dim() == 0:
-        sigma = sigma.expand(target.shape)
-    _check_shape("std", sigma, "y", target.shape)
-    return mu, sigma, target
+        sigma = sigma.expand(engine.shape)
+    _check_shape("std", sigma, "y", engine.shape)
+    return mu, sigma, engine
 
 
 def rmse(mean: Array, y: Array) -> float:
@@ -33,9 +33,9 @@ def rmse(mean: Array, y: Array) -> float:
     >>> rmse([0.0, 0.0], [1.0, 7.0])
     5.0
     """
-    mu, target = as_float64("mean", mean), as_float64("y", y)
-    _check_shape("mean", mu, "y", target.shape)
-    return math.sqrt(float((mu - target).square().mean()))
+    mu, engine = as_float64("mean", mean), as_float64("y", y)
+    _check_shape("mean", mu, "y", engine.shape)
+    return math.sqrt(float((mu - engine).square().mean()))
 
 
 def gaussian_log_score(mean: Array, std: Array, y: Array) -> float:
@@ -46,10 +46,10 @@ def gaussian_log_score(mean: Array, std: Array, y: Array) -> float:
     >>> round(gaussian_log_score([0.0], [1.0], [0.0]), 4)        # -½ log 2π
     -0.9189
     """
-    mu, sigma, target = _gaussian(mean, std, y)
+    mu, sigma, engine = _gaussian(mean, std, y)
     if (sigma <= 0).any():
         raise ArgumentError(f"`std` must be positive; got {sigma.min().item():g}.")
-    z = (target - mu) / sigma
+    z = (engine - mu) / sigma
     return float((-0.5 * z.square() - sigma.log() - 0.5 * math.log(2 * math.pi)).mean())
 
 
@@ -62,10 +62,10 @@ def gaussian_crps(mean: Array, std: Array, y: Array) -> float:
     >>> round(gaussian_crps([0.0], [1.0], [0.0]), 4)             # (√2 - 1) / √π
     0.2337
     """
-    mu, sigma, target = _gaussian(mean, std, y)
+    mu, sigma, engine = _gaussian(mean, std, y)
     if (sigma < 0).any():
         raise ArgumentError(f"`std` must not be negative; got {sigma.min().item():g}.")
-    error = target - mu
+    error = engine - mu
     z = error / torch.where(sigma > 0, sigma, 1.0)
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     spread = error * torch.erf(z / math.sqrt(2)) + sigma * (2 * density - 1 / math.sqrt(math.pi))
@@ -88,15 +88,15 @@ def sample_crps(samples: Array, y: Array, fair: bool = True) -> float:
     >>> sample_crps([[0.0], [2.0]], [1.0], fair=False), sample_crps([[0.0], [2.0]], [1.0])
     (0.5, 0.0)
     """
-    target, draws = as_float64("y", y), as_float64("samples", samples)
-    if draws.dim() < 1 or draws.shape[1:] != target.shape:
+    engine, draws = as_float64("y", y), as_float64("samples", samples)
+    if draws.dim() < 1 or draws.shape[1:] != engine.shape:
         raise ArgumentError(
-            f"`samples` must be S x the shape of `y`, {tuple(target.shape)}; got shape {tuple(draws.shape)}."
+            f"`samples` must be S x the shape of `y`, {tuple(engine.shape)}; got shape {tuple(draws.shape)}."
         )
     size = draws.shape[0]
     if fair and size < 2:
         raise ArgumentError(f"`samples` must be at least 2 for the fair score; got {size}.")
-    errors = (draws - target).sort(0).values
+    errors = (draws - engine).sort(0).values
     weight = 2 * torch.arange(1, size + 1, dtype=torch.float64) - size - 1
     half_spread = torch.tensordot(weight, errors, dims=1) / (size * (size - 1 if fair else size))
     return float((errors.abs().mean(0) - half_spread).mean())
@@ -127,16 +127,16 @@ def interval_coverage(low: Array, high: Array, y: Array, level: float = 0.95) ->
     >>> result.coverage, result.mean_width, round(result.low, 3), round(result.high, 3)
     (0.5, 2.0, 0.013, 0.987)
     """
-    target = as_float64("y", y)
+    engine = as_float64("y", y)
     bottom, top = as_float64("low", low, finite=False), as_float64("high", high, finite=False)
-    _check_shape("low", bottom, "y", target.shape)
-    _check_shape("high", top, "y", target.shape)
+    _check_shape("low", bottom, "y", engine.shape)
+    _check_shape("high", top, "y", engine.shape)
     if (bottom > top).any():
         raise ArgumentError(f"`low` must not be above `high`; got {int((bottom > top).sum())} that are.")
     if not 0 < level < 1:
         raise ArgumentError(f"`level` must be between 0 and 1; got {level!r}.")
-    count = target.numel()
-    hits = int(((bottom <= target) & (target <= top)).sum())
+    count = engine.numel()
+    hits = int(((bottom <= engine) & (engine <= top)).sum())
     tail = (1 - level) / 2
     return IntervalCoverage(
         coverage=hits / count,

@@ -16,9 +16,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed, derive_seed
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Tempo
-from temperance.model.target import Target
 from temperance.run.optim.blocks import STEP, ParameterBlock, Signature, build, signature_of
 
 Group = dict[str, Any]
@@ -182,7 +182,7 @@ class LangevinOptimizer(ChainOptimizer):
 
     def slots(self, theta: Tensor, group: Group) -> dict[str, Tensor]:
         """The rule's; none of them looks at the target."""
-        return self.rule({**group, "lr": 1.0}).slots(theta, cast(Target, None))
+        return self.rule({**group, "lr": 1.0}).slots(theta, cast(Engine, None))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -14,6 +14,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.data.data import _as_inputs
 from temperance.data.sources import first_tensor, map_tensors
+from temperance.engine.engine import Engine
 from temperance.judge.diagnose import Temperatures, configurational, kinetic, kinetic_interval
 from temperance.judge.diagnose.chains import Run, evenly, unpack
 from temperance.judge.diagnose.verdict import _window
@@ -137,13 +138,14 @@ def predicted_series(target: Target, chains: tuple[Draws, ...], x: Any, rows: in
     picked = evenly(len(first_tensor(inputs)), rows)
     inputs = map_tensors(lambda t: t[picked.to(t.device)].to(target.device), inputs)
     found: list[Tensor] = []
+    engine = Engine(target)
     with torch.no_grad():
         for chain in chains:
             parts = []
             for low in range(0, len(chain.theta), _AT_ONCE):
                 theta = chain.theta[low : low + _AT_ONCE].to(target.device)
                 buffers = {n: v[low : low + _AT_ONCE].to(target.device) for n, v in chain.buffers.items()}
-                outputs = target.workspace.outputs(theta, inputs, buffers)
+                outputs = engine.outputs(theta, inputs, buffers)
                 parts.append(target.likelihood.mean(outputs, target.layout.unflatten(theta, "likelihood")).cpu())
             found.append(torch.cat(parts).double())
     average = torch.cat(found).mean(0)  # rows × outputs

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 import temperance as tp
+from temperance.apps.recipes import method_named
 from temperance.core.seeds import generator
 from temperance.inference import Inference
+from temperance.inference.listing import Listed, listing
 from temperance.testing.composition.check import Composition, Wrapper, classes_of, examine_composition
 from temperance.testing.composition.runs import small_problem
 
@@ -102,6 +104,21 @@ INNERS: dict[str, Inference[Any]] = {
     "On of Laplace": tp.On(tp.last_layer, tp.Laplace(_POINT, tp.Dense())),
     "On of Collect": tp.On("0", tp.Collect(_SGHMC)),
 }
+
+
+def add_missing(entries: list[Listed], wrappers: dict[str, Wrapper], inners: dict[str, Inference[Any]]) -> None:
+    """A method without a row (a wrapper: without a column) gets one, as its card writes it."""
+    rows = {type(method) for method in inners.values()}
+    columns = {name.partition(",")[0] for name in wrappers}
+    for entry in entries:
+        name = entry.kind.__name__
+        if entry.is_method and entry.kind not in rows:
+            inners[name] = method_named(entry.shown[0])
+        if issubclass(entry.kind, tp.Wrapper) and name not in columns:
+            wrappers[name] = entry.kind
+
+
+add_missing(listing(), WRAPPERS, INNERS)
 
 CORE = ("MAP", "Anchored", "Laplace, KFAC", "FunctionalLaplace", "MCDropout", "SWAG", "Variational, MeanField", "SGHMC",
         "HMC", "Collect of SGHMC", "SVGD", "Curve", "Ensemble of Laplace", "On of Laplace")  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.judge import diagnose
 from temperance.posteriors import Draws, Mixture
 
@@ -117,7 +118,7 @@ def test_transitions_belong_to_their_draws(exact: tp.Fitted) -> None:
     """The energy that was told of a transition is that of the draw it led to."""
     stats = to_arviz(exact, thin=7)["sample_stats"]
     theta = chains(exact)[:, ::7]
-    energy = exact.target.energy(theta.flatten(0, 1), tp.data.Data(*data())).view(4, -1)
+    energy = Engine(exact.target).energy(theta.flatten(0, 1), tp.data.Data(*data())).view(4, -1)
     np.testing.assert_allclose(stats["potential_energy"].values, energy.detach().numpy(), rtol=1e-6)
     np.testing.assert_allclose(stats["lp"].values, -energy.detach().numpy(), rtol=1e-6)
     assert not stats["diverging"].values.any()

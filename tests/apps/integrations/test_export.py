@@ -53,7 +53,7 @@ def with_batch_norm() -> tp.Fitted:
     def posterior(target: tp.Target) -> Mixture:
         members = []
         for _ in range(3):
-            statistics = {name: value.clone() for name, value in target.workspace.initial_buffers.items()}
+            statistics = {name: value.clone() for name, value in target.moving.items()}
             statistics["1.running_mean"] = rand(2)
             statistics["1.running_var"] = 0.2 + rand(2).square()
             members.append(Point(rand(target.layout.size), statistics))

@@ -11,6 +11,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.judge import diagnose
 
 pytest.importorskip("tensorboard")
@@ -79,7 +80,7 @@ def test_a_sampler_tells_of_temperatures_and_transitions(tmp_path: Path) -> None
     steps, values = scalars(events, "sampler/energy")
     assert len(steps) == 10
     assert (steps[0], steps[-1]) == (1, 40)
-    energy = exact.target.energy(exact.posterior.theta, tp.data.Data(X, Y))
+    energy = Engine(exact.target).energy(exact.posterior.theta, tp.data.Data(X, Y))
     assert values[-1] == pytest.approx(float(energy[-1]), rel=1e-4)
 
 

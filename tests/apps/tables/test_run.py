@@ -206,27 +206,6 @@ def test_a_saved_run_predicts_the_same_to_the_bit(values: TableRun, classes: Tab
     assert load_table_run(tmp_path / "1").schema.outcome.name == "regression"
 
 
-def test_a_run_that_names_its_outcome_by_a_string_is_read(values: TableRun, tmp_path: Path) -> None:
-    """Format 1 had the name of the outcome in the schema, under `task`."""
-    values.save(tmp_path / "run")
-    file = tmp_path / "run" / "table.json"
-    about = json.loads(file.read_text())
-    assert about["format"] == 2
-    schema = about["state"]["fields"]["schema"]["fields"]
-    assert schema.pop("outcome") == {"$type": "Reals", "fields": {}}
-    schema["task"] = "regression"
-    file.write_text(json.dumps({**about, "format": 1}))
-    again = load_table_run(tmp_path / "run")
-    assert again.schema.outcome == values.schema.outcome
-    pd.testing.assert_frame_equal(again.predict(values.test_frame), values.predict(values.test_frame))
-    schema["task"] = "rankings"
-    file.write_text(json.dumps({**about, "format": 1}))
-    with pytest.raises(
-        MismatchError, match=r"`task` must be one of classification, regression, counts; got 'rankings'"
-    ):
-        load_table_run(tmp_path / "run")
-
-
 def test_runs_of_other_versions_and_damaged_ones(values: TableRun, tmp_path: Path) -> None:
     values.save(tmp_path / "run")
     file = tmp_path / "run" / "table.json"
@@ -422,7 +401,7 @@ def test_bad_tables_are_refused(values: TableRun, tmp_path: Path) -> None:
         fit_table(frame, "price", task="guess", **quick)
     with pytest.raises(DataError, match="whole numbers"):
         fit_table(frame, "price", task="counts", **quick)
-    with pytest.raises(ArgumentError, match="one of map, ensemble"):
+    with pytest.raises(ArgumentError, match="one of map, swag"):
         fit_table(frame, "price", method="mapp")
     with pytest.raises(DataError, match="`size`"):
         values.predict(frame.drop(columns="size"))

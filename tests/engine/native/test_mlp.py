@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import build as native
 from temperance.engine.native import mlp
 from temperance.engine.native.mlp import NativeMLP
@@ -80,7 +81,7 @@ class Problem:
 
     def reference(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         leaf = theta.detach().double().requires_grad_()
-        energy = self.exact.energy(leaf, self.data)
+        energy = Engine(self.exact).energy(leaf, self.data)
         (grad,) = torch.autograd.grad(energy.sum(), leaf)
         return energy.detach(), grad
 

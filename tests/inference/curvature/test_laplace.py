@@ -11,6 +11,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, NetworkError, NumericalError
+from temperance.engine.engine import Engine
 from temperance.inference.curvature.evidence import Evidence, groups_of
 from temperance.testing import assert_moments
 
@@ -91,7 +92,7 @@ def test_evidence_gradient_is_that_of_finite_differences():
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(tp.FanIn()))
     for curvature in (tp.Dense(), tp.KFAC(), tp.Diagonal(), tp.Lanczos(5), tp.BlockDiagonal()):
         fitted = tp.fit(target, tp.Laplace(NEWTON, curvature), data, steps=10)
-        group, count = groups_of(target, tp.Tune("layer"))
+        group, count = groups_of(Engine(target), tp.Tune("layer"))
         evidence = Evidence(fitted.posterior, group)
         at = torch.tensor([0.3, -0.2], dtype=F64, requires_grad=True)
         assert count == 2
@@ -270,9 +271,9 @@ def test_on_equals_a_target_with_that_subset():
 def test_what_on_refuses():
     with pytest.raises(ArgumentError, match="`subset` must name parameters"):
         tp.On(3, tp.MAP())
-    with pytest.raises(ArgumentError, match="`method`"):
+    with pytest.raises(ArgumentError, match="`base` must be a method"):
         tp.On("0", "MAP")
-    with pytest.raises(ArgumentError, match="single weights are for Laplace"):
+    with pytest.raises(ArgumentError, match=r"single weights.*for the Laplace family only"):
         tp.On(tp.LargestMagnitude(3), tp.SGHMC(lr=1e-3))
     with pytest.raises(ArgumentError, match="its own `on`"):
         tp.On("0", tp.Laplace(on="2"))
@@ -425,11 +426,11 @@ def test_bad_input():
         tp.Laplace(curvature="kron")
     with pytest.raises(ArgumentError, match="`base`"):
         tp.Laplace("MAP")
-    with pytest.raises(ArgumentError, match="must find a point"):
+    with pytest.raises(ArgumentError, match="is put around a point"):
         tp.Laplace(tp.Ensemble(tp.MAP(), 2))
     with pytest.raises(ArgumentError, match="`on` must name"):
         tp.Laplace(on=3)
-    with pytest.raises(ArgumentError, match="vector for Laplace"):
+    with pytest.raises(ArgumentError, match="one setting of θ"):
         tp.fit(target, tp.Laplace(), data, start=torch.zeros(2, 45, dtype=F64))
 
     class Noisy(nn.Module):

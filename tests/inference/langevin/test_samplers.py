@@ -11,6 +11,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.seeds import generator
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.inference.langevin.sampler import take_reading
 from temperance.testing import critical_value, linear_gaussian
 
@@ -36,10 +37,11 @@ def quadratic(k: float, temperature: float = 1.0, rows: int = 1, size: int = SIZ
 
 
 def run(method, target, batch, steps, heat=1.0):
-    state = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     method.chain(state).heat = heat
     for _ in range(steps):
-        state, info = method.step(target, state, batch)
+        state, info = method.step(engine, state, batch)
         assert info.status.ok
     return state
 
@@ -122,7 +124,8 @@ def noisy(method, k, s, temperature, steps):
     from temperance.inference.langevin.sampler import Tempo
 
     target, _ = quadratic(k, temperature, size=4000)
-    chain = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    chain = method.init(engine, tp.Starts(), [generator(0, "test")])
     rng = torch.Generator().manual_seed(1)
     for _ in range(steps):
         torch.mul(chain.theta, k, out=chain.grad)
@@ -136,10 +139,11 @@ def test_frozen_psgld_is_langevin_with_a_step_for_each_weight():
     method = tp.PSGLD(lr=0.01, adapt=1, epsilon=1e-2)
     lr, k = 0.01, 4.0
     target, batch = quadratic(k)
-    state = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     state.theta.fill_(0.05)  # gradients k θ = 0.2 in the first step, which stay as V
     for _ in range(900):
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
     step = lr / (0.2 + 1e-2)
     assert_variance(state.theta, (1 / k) / (1 - step * k / 2))
 
@@ -149,11 +153,12 @@ def test_a_pace_scales_h_and_not_the_learning_rate():
     target, batch = quadratic(k)
     paced = tp.SGHMC(lr=lr, momentum=beta)
     slow = tp.SGHMC(lr=c * c * lr, momentum=1 - c * (1 - beta))
-    states = [m.init(target, tp.Starts(), [generator(0, "test")]) for m in (paced, slow)]
+    engine = Engine(target)
+    states = [m.init(engine, tp.Starts(), [generator(0, "test")]) for m in (paced, slow)]
     states[0].pace = c
     for _ in range(50):
         for m, state in zip((paced, slow), states, strict=True):
-            m.step(target, state, batch)
+            m.step(engine, state, batch)
     assert torch.allclose(states[0].theta, states[1].theta, rtol=1e-9, atol=1e-12)
     assert paced.kinetic_bias(c) == pytest.approx(2 / (2 - c * (1 - beta)))
 
@@ -163,11 +168,12 @@ def test_baoab_pace_is_that_of_the_protocol():
     target, batch = quadratic(1.0)
     slow = tp.BAOAB(lr=c * c * (beta**c + 1) / (beta + 1) * lr, momentum=beta**c)
     paced = tp.BAOAB(lr=lr, momentum=beta)
-    states = [m.init(target, tp.Starts(), [generator(0, "test")]) for m in (paced, slow)]
+    engine = Engine(target)
+    states = [m.init(engine, tp.Starts(), [generator(0, "test")]) for m in (paced, slow)]
     states[0].pace = c
     for _ in range(50):
         for m, state in zip((paced, slow), states, strict=True):
-            m.step(target, state, batch)
+            m.step(engine, state, batch)
     assert torch.allclose(states[0].theta, states[1].theta, rtol=1e-9, atol=1e-12)
 
 
@@ -176,15 +182,16 @@ def test_without_heat_it_is_sgd_with_momentum_step_for_step(cold):
     problem = linear_gaussian()
     target = problem.target.with_temperature(1e-40 if cold == "temperature" else 1.0)
     method = tp.SGHMC(lr=0.01, momentum=0.9)
-    state = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     state.heat = 0.0 if cold == "heat" else 1.0
     theta = target.initial_theta().requires_grad_()
     sgd = torch.optim.SGD([theta], lr=0.01, momentum=0.9)
     for epoch in range(5):
         for batch in problem.data.batches(8, seed=0, epoch=epoch):
-            method.step(target, state, batch)
+            method.step(engine, state, batch)
             sgd.zero_grad()
-            target.loss(theta, batch).backward()
+            Engine(target).loss(theta, batch).backward()
             sgd.step()
             assert torch.allclose(state.theta, theta.detach(), rtol=1e-9, atol=1e-10)
 
@@ -193,10 +200,11 @@ def test_new_masses_keep_the_kinetic_temperature_of_every_tensor():
     problem = linear_gaussian()
     method = tp.SGHMC(lr=0.01, preconditioner=tp.Layerwise(batches=3))
     target = problem.target
-    state = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     batches = [b for epoch in range(9) for b in problem.data.batches(8, seed=0, epoch=epoch)]
     for batch in batches[:20]:
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
     assert state.scale is not None
     assert float(state.scale.max()) == 1.0
     assert float(state.scale.min()) < 0.9
@@ -205,7 +213,7 @@ def test_new_masses_keep_the_kinetic_temperature_of_every_tensor():
     velocity = state.slots["velocity"].clone()
     state.to_estimate = 3
     for batch in batches[20:23]:
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
         assert not state.moved
     take_reading(state, 40, torch.zeros(()), 1.0)
     assert not torch.equal(masses, state.scale)
@@ -216,13 +224,14 @@ def test_new_masses_keep_the_kinetic_temperature_of_every_tensor():
 def test_masses_are_those_of_the_protocol():
     problem = linear_gaussian()
     target, method = problem.target, tp.SGHMC(lr=0.01, preconditioner=tp.Layerwise(batches=5))
-    state = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     grad, theta = torch.zeros_like(state.theta), state.theta.clone()
     total = torch.zeros_like(theta)
     for batch in list(problem.data.batches(8, seed=0))[:5]:
-        target.gradients(theta, batch, grad)
+        Engine(target).gradients(theta, batch, grad)
         total += grad.square() / 5
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
     mass = torch.stack([(total[:, e.start : e.stop].mean() + 1e-7).sqrt() for e in target.layout.entries])
     assert torch.allclose(state.scale, (mass / mass.min()).rsqrt(), rtol=1e-9)
     assert torch.equal(state.theta, theta)
@@ -245,9 +254,10 @@ def test_masses_do_not_change_what_is_sampled(method):
     target = tp.Target(Blind(*sizes), tp.Normal(scale=1.0), prior)
     x = torch.zeros(1, 1, dtype=torch.float64)
     batch = Batch(x, x, num_data=1)
-    state = method.init(target, tp.Starts.of(torch.full((12000,), 0.3, dtype=torch.float64)), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts.of(torch.full((12000,), 0.3, dtype=torch.float64)), [generator(0, "test")])
     for _ in range(600):
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
     assert float(state.scale[0, 1]) == pytest.approx(25**-0.5, rel=1e-3)
     for entry, curvature in zip(target.layout.entries, k, strict=True):
         found = float(state.theta[:, entry.start : entry.stop].square().mean()) * float(curvature)
@@ -264,7 +274,7 @@ def test_batch_size_does_not_change_what_is_sampled():
         start = problem.mean + noise @ root.T
         fitted = tp.fit(problem.target, method, problem.data, steps=300, batch_size=batch_size, start=start)
         draws = torch.cat([c.theta for c in fitted.posterior.components])
-        energy = problem.target.energy(draws, problem.data)
+        energy = Engine(problem.target).energy(draws, problem.data)
         spreads.append((float(energy.mean()), float(energy.std()) / 10))
     (a, sa), (b, sb) = spreads
     assert abs(a - b) < critical_value(1, 1e-4) * math.hypot(sa, sb)
@@ -276,10 +286,11 @@ def test_metropolis_keeps_the_law_where_the_step_is_coarse():
     x = torch.zeros(1, 1, dtype=torch.float64)
     batch = Batch(x, x, num_data=1)
     method = tp.GGMC(lr=0.08, momentum=0.5, length=1)
-    state = method.init(target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     draws = []
     for _ in range(8_000):
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
         draws.append(float(state.chain.theta))
     z = torch.tensor(draws)
     rate = state.accepted / state.proposed

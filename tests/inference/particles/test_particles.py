@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError, TemperanceWarning
+from temperance.engine.engine import Engine
 from temperance.inference.particles.kernels import IMQ, RBF, LinearKernel
 from temperance.inference.particles.particles import Particles
 from temperance.inference.particles.repulsive import RepulsiveEnsemble
@@ -93,10 +94,11 @@ def test_the_median_bandwidth_of_coinciding_particles():
 def force(method: Particles, name: str, target: tp.Target, theta: Tensor, batch: tp.data.Batch) -> Tensor:
     """φ, straight from the papers."""
     n, size = len(theta), target.layout.network_size
+    engine = Engine(target)
     scale = batch.num_data / batch.size / target.likelihood_temperature / target.temperature
 
     def log_likelihood(row: Tensor) -> Tensor:
-        return target.log_likelihood(row.unsqueeze(0), batch).sum() * scale
+        return engine.log_likelihood(row.unsqueeze(0), batch).sum() * scale
 
     def log_prior(row: Tensor) -> Tensor:
         return target.log_prior(row) / target.temperature
@@ -109,7 +111,7 @@ def force(method: Particles, name: str, target: tp.Target, theta: Tensor, batch:
         return scores + slopes.sum(1) / k.sum(1, keepdim=True)  # ∇_{x_i} k_ij = −∇_{x_j} k_ij of a radial kernel
 
     def outputs(row: Tensor) -> Tensor:
-        return target.workspace.outputs(row.unsqueeze(0), batch.x, batched=True)[0].flatten()
+        return engine.outputs(row.unsqueeze(0), batch.x, batched=True)[0].flatten()
 
     def at_outputs(f: Tensor, row: Tensor) -> Tensor:
         learned = target.layout.unflatten(row, "likelihood")
@@ -142,15 +144,16 @@ def test_one_step_is_the_formula(kind, name, space, batched):
     target = tp.Target(network, tp.Normal(), prior, temperature=0.3, likelihood_temperature=0.5)
     data = target.prepare(tp.data.Data(NUMBERS[0].double(), NUMBERS[1].double()))
     method = METHODS[kind](4, kernel, space, lr=1.0, optimizer=SGD, batched=batched)
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(0)])
     state.theta[:, -1] += torch.linspace(-1, 1, 4, dtype=torch.float64)  # different noise levels
     before = state.theta.clone()
     batch = next(iter(data.batches(13)))
     assert state.at_once is batched
-    state, info = method.step(target, state, batch)
+    state, info = method.step(engine, state, batch)
     wanted = force(method, name, target, before, batch) * (target.temperature / batch.num_data)
     assert torch.allclose(state.theta - before, wanted, rtol=1e-9, atol=1e-11)
-    assert info.loss == pytest.approx(float(-target.log_likelihood(before, batch).mean()))
+    assert info.loss == pytest.approx(float(-Engine(target).log_likelihood(before, batch).mean()))
 
 
 # ---------------------------------------------------------------------- one particle is MAP
@@ -333,14 +336,15 @@ def test_the_expected_force_does_not_depend_on_the_batch_size(kind):
     target = tp.Target(tp.nn.MLP(3, [5], 2).double(), tp.Normal(), GaussianPrior(1.0), temperature=0.5)
     data = target.prepare(tp.data.Data(NUMBERS[0].double(), NUMBERS[1].double()))
     method = METHODS[kind](4, space="weights", lr=1.0, optimizer=SGD)
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(0)])
     start = state.theta.clone()
 
     def move(size: int) -> Tensor:
         total = torch.zeros_like(start)
         for batch in data.batches(size):
             state.theta.copy_(start)
-            method.step(target, state, batch)
+            method.step(engine, state, batch)
             total += batch.size / len(data) * (state.theta - start)
         return total
 
@@ -433,11 +437,11 @@ def test_a_run_with_moving_buffers_and_dropout_resumes_bit_for_bit(space, tmp_pa
     whole = tp.fit(target, method, CLASSES, **run)
     original, count = SVGD.step, []
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         count.append(1)
         if len(count) > 7:
             raise RuntimeError("cut")
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(SVGD, "step", step)
@@ -445,7 +449,7 @@ def test_a_run_with_moving_buffers_and_dropout_resumes_bit_for_bit(space, tmp_pa
             tp.fit(target, method, CLASSES, **run, checkpoint=tmp_path / "run", every=3)
     resumed = tp.fit(target, method, CLASSES, **run, checkpoint=tmp_path / "run", every=3)
     assert torch.equal(particles_of(whole), particles_of(resumed))
-    assert set(whole.posterior.buffers) == set(target.workspace.initial_buffers)
+    assert set(whole.posterior.buffers) == set(target.moving)
     assert all(torch.equal(whole.posterior.buffers[k], v) for k, v in resumed.posterior.buffers.items())
 
 
@@ -465,8 +469,8 @@ def test_divergence_has_a_status():
         (lambda: SVGD(2.5), "`particles` must be a positive integer; got 2.5"),
         (lambda: RepulsiveEnsemble(0), "`size` must be a positive integer; got 0"),
         (lambda: SVGD(space="outputs"), '`space` must be "weights" or "functions"; got \'outputs\''),
-        (lambda: SVGD(kernel="rbf"), "`kernel` must be a Kernel, such as RBF.*; got 'rbf'"),
-        (lambda: SVGD(kernel=RBF), "`kernel` must be a Kernel"),
+        (lambda: SVGD(kernel="rbf"), "`kernel` must be a ParticleKernel, such as RBF.*; got 'rbf'"),
+        (lambda: SVGD(kernel=RBF), "`kernel` must be a ParticleKernel"),
         (lambda: RepulsiveEnsemble(kernel=LinearKernel()), "`kernel` must repel, .* got LinearKernel"),
         (lambda: SVGD(lr=-1.0), "`lr` must be a positive finite number"),
         (lambda: SVGD(clip=0.0), "`clip` must be a positive finite number"),

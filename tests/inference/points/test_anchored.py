@@ -7,15 +7,17 @@ import torch
 from torch import nn
 
 import temperance as tp
+from temperance.engine.engine import Engine
 from temperance.testing import assert_moments, check_inference, linear_gaussian
 from tests.small import X
 
 
 def test_anchored_classes_allocate_no_noise():
     target = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
-    state = tp.Anchored().init(target, tp.Starts(), [torch.Generator()])
     data = target.prepare(tp.data.Data(X, torch.arange(20) % 2))
-    tp.Anchored().step(target, state, next(iter(data.full_pass())))
+    engine = Engine(target, data)
+    state = tp.Anchored().init(engine, tp.Starts(), [torch.Generator()])
+    tp.Anchored().step(engine, state, next(iter(data.full_pass())))
     assert state.noise.numel() == 0
 
 

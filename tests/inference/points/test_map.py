@@ -6,6 +6,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.engine.engine import Engine
 from temperance.testing import conjugate_regression
 
 
@@ -98,7 +99,8 @@ def test_bad_arguments():
 def test_adamw_does_not_decay_behind_the_priors_back():
     problem = tp.testing.linear_gaussian()
     method = tp.MAP(lr=0.05, optimizer=torch.optim.AdamW)
-    state = method.init(problem.target, tp.Starts(), [torch.Generator()])
+    engine = Engine(problem.target, problem.target.prepare(problem.data))
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
     assert state.optimizer.param_groups[0]["weight_decay"] == 0.0
     with pytest.warns(TemperanceWarning, match="on top of the prior"):
         tp.MAP(optimizer_args={"weight_decay": 0.1})

@@ -30,7 +30,7 @@ def dropped(network, x, outputs=None, **options):
 def outputs(fitted, x, draws, seed=0, batched=None):
     """S × B × C."""
     theta, buffers = fitted.posterior.nodes(draws, seed).fetch(0, draws)
-    return fitted.target.workspace.outputs(theta, x, buffers, batched=batched).detach()
+    return fitted.engine.outputs(theta, x, buffers, batched=batched).detach()
 
 
 def identity(size):
@@ -247,12 +247,12 @@ def test_resumed_run_is_the_uninterrupted_one(tmp_path, monkeypatch):
 
     whole, original, count = run(), tp.MCDropout.step, 0
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         nonlocal count
         count += 1
         if count > 6:
             raise Stopped
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(tp.MCDropout, "step", step)

@@ -14,6 +14,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Info
 from temperance.testing import assert_moments
 
@@ -46,13 +47,14 @@ def walk(method, iterates, monkeypatch, temperature=1.0, first=0):
         return state, Info(0.0)
 
     monkeypatch.setattr(tp.MAP, "step", visit)
-    state = method.init(target, tp.Starts(), [torch.Generator()])
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
     total = len(iterates)
     for step in range(total):
         batch = Batch(data.x, data.y, 12, step=step, last=True, progress=step / total, total_steps=total)
-        state, info = method.step(target, state, batch)
+        state, info = method.step(engine, state, batch)
         assert info.status.ok
-    return method.posteriors(target, state, None)[0]
+    return method.posteriors(engine, state, None)[0]
 
 
 def naive(iterates, rank, temperature=1.0):
@@ -117,8 +119,8 @@ def test_collects_what_sgd_visits_with_the_learning_rate_asked_for(monkeypatch):
     """A whole run: the iterates at the ends of epochs from the middle on, and the rate they were reached with."""
     seen, rates, original = [], [], tp.MAP.step
 
-    def step(self, target, state, batch):
-        state, info = original(self, target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = original(self, engine, state, batch)
         rates.append(state.optimizer.param_groups[0]["lr"])
         if batch.last:
             seen.append(state.theta[0].detach().clone())
@@ -239,12 +241,12 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path, monkeypatch):
 
     whole, original, count = run(), type(method).step, 0
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         nonlocal count
         count += 1
         if count > 11:
             raise Stopped
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(type(method), "step", step)

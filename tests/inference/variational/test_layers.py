@@ -11,6 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import temperance as tp
 from temperance.core.errors import NetworkError
 from temperance.data import Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.variational.layers import NoisyLayers
 from temperance.testing import assert_moments, critical_value
@@ -69,7 +70,7 @@ def test_outputs_have_the_mean_and_variance_of_shared_draws(name, kind):
 
     jacobian = torch.func.jacrev(outputs)(theta)
     mean, covariance = jacobian @ theta, jacobian @ torch.diag(scale.square()) @ jacobian.T
-    layers = NoisyLayers(target, kind)
+    layers = NoisyLayers(Engine(target), kind)
     assert not bool(layers.shared.any())
     stream, draws = NormalStream(5), []
     target.workspace.attach(theta, None, {})
@@ -107,11 +108,12 @@ def gradients(target, data, estimator, count, family=None, seed=0):
     method = tp.Variational(
         family or tp.MeanField(), 1e-40, torch.optim.SGD, estimator=estimator, initial_scale=0.4, kl="closed"
     )
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(seed)])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(seed)])
     batch = next(iter(data.full_pass(len(data))))
     before, found = state.phi.clone(), []
     for _ in range(count):
-        state, info = method.step(target, state, batch)
+        state, info = method.step(engine, state, batch)
         assert info.status.ok
         found.append(state.grad.clone())
     torch.testing.assert_close(state.phi, before, rtol=0, atol=1e-30)
@@ -191,7 +193,7 @@ FALL_BACK = {"twice": Twice, "tied": Tied, "functional": Functional, "parametris
 @pytest.mark.parametrize("name", FALL_BACK)
 def test_layers_that_are_not_alone_fall_back_to_the_shared_draw(name, kind):
     target, _ = prepared(FALL_BACK[name](), random(5, 3))
-    layers = NoisyLayers(target, kind)
+    layers = NoisyLayers(Engine(target), kind)
     assert [layer.name for layer in layers.layers if layer.name != "other"] == ["head"]
     by_name = {e.name: bool(layers.shared[e.start : e.stop].all()) for e in target.layout.entries}
     none = {e.name: not bool(layers.shared[e.start : e.stop].any()) for e in target.layout.entries}
@@ -206,7 +208,7 @@ def test_a_head_of_zeros_does_not_hide_a_second_use():
     network = Functional()
     nn.init.zeros_(network.head.weight)
     target, data = prepared(network, random(6, 3))
-    assert [layer.name for layer in NoisyLayers(target, "local").layers] == ["head"]
+    assert [layer.name for layer in NoisyLayers(Engine(target), "local").layers] == ["head"]
     shared, own = gradients(target, data, "shared", 800, seed=1), gradients(target, data, "local", 800, seed=2)
     assert_same_average(shared, own)
 

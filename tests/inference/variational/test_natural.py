@@ -13,6 +13,7 @@ from torch.func import functional_call, hessian, jacrev
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError
 from temperance.data import Data
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.inference.curvature.stochastic import BatchCurvature
 from temperance.testing import conjugate_regression, critical_value, linear_gaussian
@@ -57,8 +58,9 @@ def test_three_steps_of_ivon_by_hand():
     net = nn.Linear(3, 1, bias=False, dtype=F64)
     target = tp.Target(net, tp.Normal(scale=0.5), prior, 0.7, likelihood_temperature=1.5)
     method = tp.IVON(lr=0.2, betas=(0.8, 0.95), initial_hessian=3.0, samples=2, schedule=tp.cosine, clip=0.05)
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(1)])
     data = target.prepare(Data(x, y))
+    engine = Engine(target, data)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(1)])
     stream = NormalStream(state.noise_seed)
 
     n, m = 10, target.initial_theta().numpy().copy()
@@ -68,7 +70,7 @@ def test_three_steps_of_ivon_by_hand():
     for t, batch in enumerate(list(data.full_pass(4)), start=1):
         progress = (t - 1) / 3
         placed = tp.data.Batch(batch.x, batch.y, n, step=t - 1, progress=progress, total_steps=3)
-        state, info = method.step(target, state, placed)
+        state, info = method.step(engine, state, placed)
         assert info.status.ok
         a, b = batch.x.numpy(), batch.y.numpy()[:, 0]
         eps = stream.fill_(torch.empty(2, 3, dtype=F64)).numpy()
@@ -85,7 +87,7 @@ def test_three_steps_of_ivon_by_hand():
         np.testing.assert_allclose(state.hessian.numpy(), h, rtol=1e-10)
         np.testing.assert_allclose(state.mean.numpy(), m, rtol=1e-10)
     assert clipped
-    posterior = method.posteriors(target, state, None)[0]
+    posterior = method.posteriors(engine, state, None)[0]
     np.testing.assert_allclose(posterior.covariance().diagonal().numpy(), 0.7 / (n * (h + delta)), rtol=1e-10)
 
 
@@ -103,12 +105,13 @@ def test_two_steps_of_vogn_by_hand():
     problem = conjugate_regression()
     target, data = problem.target, problem.target.prepare(problem.data)
     method = tp.VOGN(lr=0.3, betas=(0.5, 0.8), initial_hessian=50.0, curvature="gradients")
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(1)])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(1)])
     stream = NormalStream(state.noise_seed)
     m, h, average = target.initial_theta().clone(), torch.full((3,), 50.0, dtype=F64), torch.zeros(3, dtype=F64)
     batch = next(iter(data.full_pass(10)))
     for t in (1, 2):
-        state, info = method.step(target, state, batch)
+        state, info = method.step(engine, state, batch)
         assert info.status.ok
         theta = m + stream.fill_(torch.empty(1, 3, dtype=F64))[0] / (10 * (h + 0.1)).sqrt()
         each = (batch.x @ theta - batch.y[:, 0]).unsqueeze(1) * batch.x / 0.01
@@ -192,7 +195,7 @@ def test_ivon_under_a_prior_that_is_not_gaussian():
     net = nn.Linear(1, 1, bias=False, dtype=F64)
     target = tp.Target(net, tp.Normal(scale=0.8), tp.StudentTPrior(0.8, df=4.0, mean=-0.5))
     grid = torch.linspace(-8, 8, 20_001, dtype=F64)
-    log_joint = target.log_density(grid.unsqueeze(1), Data(x, y))
+    log_joint = Engine(target).log_density(grid.unsqueeze(1), Data(x, y))
 
     def minus_elbo(phi):
         q = torch.exp(-0.5 * ((grid - phi[0]) / np.exp(phi[1])) ** 2)
@@ -321,12 +324,12 @@ def test_resumed_run_is_the_uninterrupted_one(name, tmp_path, monkeypatch):
 
     whole, original, count = run(), type(method).step, 0
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         nonlocal count
         count += 1
         if count > 6:
             raise Stopped
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(type(method), "step", step)

@@ -14,6 +14,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data import Data
+from temperance.engine.engine import Engine
 from temperance.testing import conjugate_regression, critical_value, linear_gaussian
 from temperance.testing.problems import solve_linear_gaussian
 
@@ -101,7 +102,7 @@ def test_temperatures(temperature, tempered, landing, exact_averages):
     fitted = fit(problem, tp.FullRank(), 500, target, samples=4, sticking_the_landing=landing)
     close(fitted.posterior, wanted, 1e-5)
     # The ELBO is the log of ∫ exp(−U/T): −U(μ)/T + ½ log |2π T Λ⁻¹|.
-    log_z = -float(target.energy(wanted.mean, problem.data)) / temperature
+    log_z = -float(Engine(target).energy(wanted.mean, problem.data)) / temperature
     log_z += 0.5 * float(torch.logdet(2 * math.pi * wanted.covariance))
     assert fitted.elbo(problem.data).value == pytest.approx(log_z, abs=1e-5)
     assert fitted.info.elbos[-1] == pytest.approx(log_z, abs=1e-5)
@@ -203,7 +204,7 @@ PRIORS = {
 def test_priors_that_are_not_gaussian(name):
     target, data = one_number(PRIORS[name])
     grid = torch.linspace(-8, 8, 40_001, dtype=F64)
-    log_joint = target.log_density(grid.unsqueeze(1), data)
+    log_joint = Engine(target).log_density(grid.unsqueeze(1), data)
 
     def minus_elbo(phi):
         q = torch.exp(-0.5 * ((grid - phi[0]) / math.exp(phi[1])) ** 2)
@@ -228,11 +229,12 @@ def test_priors_that_are_not_gaussian(name):
 def gradients(target, data, count, seed=0, **options):
     """Estimates of the gradient in φ at one φ: the learning rate is too small to move it."""
     method = tp.Variational(lr=1e-40, optimizer=torch.optim.SGD, initial_scale=0.4, **options)
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(seed)])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(seed)])
     batch = next(iter(data.full_pass(len(data))))
     rows = []
     for _ in range(count):
-        state, info = method.step(target, state, batch)
+        state, info = method.step(engine, state, batch)
         assert info.status.ok
         rows.append(state.grad.clone())
     return torch.stack(rows)
@@ -392,12 +394,12 @@ def test_resumed_run_is_the_uninterrupted_one(family, estimator, tmp_path, monke
 
     whole, original, count = run(), tp.Variational.step, 0
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         nonlocal count
         count += 1
         if count > 8:
             raise Stopped
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(tp.Variational, "step", step)

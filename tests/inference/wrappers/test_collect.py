@@ -13,6 +13,7 @@ import temperance as tp
 from temperance.core.growing import rows_file
 from temperance.core.seeds import generator
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.testing import linear_gaussian
 from temperance.testing.inference import _Stopped, _stopped_after
 
@@ -60,11 +61,12 @@ def test_cycles_wait_for_the_preconditioner():
 def test_the_tempo_of_a_cycle():
     method = tp.Cyclical(tp.SGHMC(lr=0.01), cycle=8, start=6, ramp=4, explore=0.25, floor=0.1)
     problem = linear_gaussian()
-    state = method.init(problem.target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(problem.target, problem.target.prepare(problem.data))
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     batch = next(iter(problem.data.full_pass(40)))
     heats, paces = [], []
     for _ in range(14):
-        state, _ = method.step(problem.target, state, batch)
+        state, _ = method.step(engine, state, batch)
         heats.append(state.base.heat)
         paces.append(state.base.pace)
     assert heats == [0, 0, 0, 0.25, 0.5, 0.75, 0, 0, 1, 1, 1, 1, 1, 1]
@@ -229,11 +231,11 @@ WRONG = [
     (lambda: tp.Layerwise(batches=0), "`batches` must be"),
     (lambda: tp.PSGLD(decay=1.5), "`decay` must lie"),
     (lambda: tp.GGMC(length=0), "`length` must be"),
-    (lambda: tp.Cyclical(tp.MAP()), "`base` must be a sampler"),
+    (lambda: tp.Cyclical(tp.MAP()), "it takes a sampler"),
     (lambda: tp.Cyclical(SGHMC, cycle=0), "`cycle` must be"),
     (lambda: tp.Cyclical(SGHMC, start=2, ramp=3), "`ramp` must not be longer"),
     (lambda: tp.Cyclical(SGHMC, explore=1.0), "`explore` must lie"),
-    (lambda: tp.Collect(tp.MAP()), "`base` must be a sampler"),
+    (lambda: tp.Collect(tp.MAP()), "it takes a sampler"),
     (lambda: tp.Collect(SGHMC, burn=-1), "`burn` must be"),
     (lambda: tp.Collect(SGHMC, burn=1.5), "`burn` must be"),
     (lambda: tp.Collect(SGHMC, every=0), "`every` must be"),
@@ -257,9 +259,10 @@ def test_bad_input(call, message):
 def test_n_must_match_the_data(method):
     problem = linear_gaussian()
     batch = next(iter(problem.data.full_pass(40)))
-    state = method.init(problem.target, tp.Starts(), [generator(0, "test")])
+    engine = Engine(problem.target, problem.target.prepare(problem.data))
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
     with pytest.raises(tp.errors.ArgumentError, match="`num_data` must be"):
-        method.step(problem.target, state, dataclasses.replace(batch, num_data=4))
+        method.step(engine, state, dataclasses.replace(batch, num_data=4))
 
 
 @pytest.mark.parametrize("method", [tp.SGLD(), tp.SGHMC(), tp.BAOAB(), tp.GGMC(), tp.Collect(tp.SGNHT())])
@@ -297,11 +300,12 @@ def modes_found(method, steps, seed, at_least):
     prior = tp.MixturePrior(tuple(tp.GaussianPrior(0.03**0.5, mean=m) for m in places))
     target = tp.Target(Blind(), tp.Normal(scale=1.0), prior)
     x = torch.zeros(1, 1, dtype=torch.float64)
-    state = method.init(target, tp.Starts(), [generator(seed, "grid")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(seed, "grid")])
     chain, rows = method.chain(state), []
     batch = Batch(x, x, num_data=1)
     for _ in range(steps):
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
         if chain.heat > 0:
             rows.append(chain.theta.clone())
     grid = torch.cartesian_prod(*[torch.tensor(places, dtype=torch.float64)] * 2)

@@ -13,6 +13,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
 from temperance.core.seeds import generator
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.wrappers.curve import Curve
 from temperance.judge.diagnose.loss_along import loss_along
 from temperance.posteriors.curve import CurvePosterior, bernstein
@@ -31,11 +32,11 @@ def stop_after(monkeypatch, kind, steps):
     """Let ``kind.step`` be called so many times."""
     original, calls = kind.step, []
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         if len(calls) == steps:
             raise Stopped
         calls.append(batch.step)
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     monkeypatch.setattr(kind, "step", step)
 
@@ -104,7 +105,8 @@ def test_gradient_of_the_control_points(bends):
     data = problem.target.prepare(problem.data)
     ends = torch.randn(2, 16, generator=generator(1, "ends"), dtype=torch.float64)
     method = Curve(tp.MAP(lr=1.0, optimizer=SGD), bends=bends)
-    state = method.init(problem.target, tp.Starts.of(ends), [generator(0, "method")])
+    engine = Engine(problem.target, data)
+    state = method.init(engine, tp.Starts.of(ends), [generator(0, "method")])
     line = torch.stack([ends[0] + k / (bends + 1) * (ends[1] - ends[0]) for k in range(1, bends + 1)])
     assert torch.allclose(state.bends.theta, line, atol=1e-12)
     batch = next(iter(data.full_pass(9)))
@@ -112,9 +114,9 @@ def test_gradient_of_the_control_points(bends):
     rng.set_state(state.rng.get_state())
     weights = bernstein(torch.rand((), generator=rng, dtype=torch.float64), bends + 1)
     leaf = line.clone().requires_grad_()
-    loss = problem.target.loss(weights @ torch.cat([ends[:1], leaf, ends[1:]]), batch)
+    loss = Engine(problem.target).loss(weights @ torch.cat([ends[:1], leaf, ends[1:]]), batch)
     (slope,) = torch.autograd.grad(loss, leaf)
-    state, info = method.step(problem.target, state, batch)
+    state, info = method.step(engine, state, batch)
     assert info.status.ok
     assert torch.allclose(state.bends.theta - line, -slope, atol=1e-10)
     assert torch.equal(state.ends, ends)
@@ -135,7 +137,7 @@ def test_barrier_is_lower_along_the_curve(seed):
     assert float(found.disagreement.max()) < float(found.straight_disagreement.max())
     assert "barrier" in str(found)
     scores = [
-        1 - float((fitted.target.workspace.outputs(e[None], test.x)[0].argmax(-1) == test.y).float().mean())
+        1 - float((fitted.engine.outputs(e[None], test.x)[0].argmax(-1) == test.y).float().mean())
         for e in fitted.posterior.points[[0, -1]]
     ]
     assert max(scores) < 0.1, "both ends are trained"
@@ -161,14 +163,15 @@ def test_ends_are_those_of_an_ensemble_and_stay():
     torch.randint(0, 2**62, (), generator=rng)  # the seed of t
     data = target.prepare(train)
     pair = tp.Ensemble(FAST, 2)
-    state = pair.init(target, tp.Starts(), [rng])
+    engine = Engine(target, data)
+    state = pair.init(engine, tp.Starts(), [rng])
     steps = 0
     while steps < 10:
         for batch in data.batches(20, seed=0, epoch=steps // data.steps_per_epoch(20), streams=2):
             if steps < 10:
-                state, _ = pair.step(target, state, batch)
+                state, _ = pair.step(engine, state, batch)
                 steps += 1
-    wanted = torch.stack([c.theta for c in pair.posteriors(target, state, None)[0].components])
+    wanted = torch.stack([c.theta for c in pair.posteriors(engine, state, None)[0].components])
     assert torch.allclose(fitted.posterior.points[[0, -1]], wanted, atol=1e-6)
     assert Curve().facts().streams == 2
 
@@ -194,9 +197,10 @@ def test_interrupted_before_there_is_a_curve(tmp_path):
     target = iris_target()
     target.prepare(train)
     method = Curve(FAST)
-    state = method.init(target, tp.Starts(), [generator(0, "method")])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [generator(0, "method")])
     with pytest.raises(NumericalError, match="no curve yet"):
-        method.posteriors(target, state, None)[0]
+        method.posteriors(engine, state, None)[0]
     options = {"batch_size": 20, "progress": False, "checkpoint": tmp_path / "run"}
     tp.fit(iris_target(), method, train, steps=8, **options)
     with pytest.raises(MismatchError, match="8 steps"):
@@ -214,7 +218,7 @@ def test_battery():
 def test_loss_along_a_line_of_regression_is_known():
     """−log N(1; 2t, 1) at each t, the predicted mean changes by 2t, and looking changes nothing."""
     target = tp.Target(nn.Linear(1, 1, bias=False), tp.Normal(), tp.GaussianPrior(1.0))
-    before = copy.deepcopy(target.workspace.learned_start)
+    before = copy.deepcopy(target.learned_start)
     path = CurvePosterior(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))  # the weight, and log σ = 0
     assert target.layout.size == 2
     found = loss_along(path, (torch.ones(4, 1), torch.tensor([[0.0], [2.0], [0.0], [2.0]])), 5, target)
@@ -226,7 +230,7 @@ def test_loss_along_a_line_of_regression_is_known():
     assert torch.allclose(found.disagreement, 2 * t, atol=1e-6)
     assert torch.equal(found.loss, found.straight)
     assert found.barrier == 0
-    assert target.workspace.learned_start == before
+    assert target.learned_start == before
 
 
 def test_loss_along_counts_changed_labels():

@@ -13,6 +13,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
 from temperance.core.seeds import generator
+from temperance.engine.engine import Engine
 from temperance.inference.wrappers.bases import PCA, CurveBasis, GivenBasis, RandomBasis, orthonormal
 from temperance.inference.wrappers.curve import Curve
 from temperance.inference.wrappers.subspace import Subspace
@@ -168,7 +169,8 @@ def inner_target(prior, basis, likelihood=None):
     size = target.layout.network_size
     data = target.prepare(tp.data.Data(torch.randn(12, 3).double(), torch.randn(12, 2).double()))
     centre = torch.randn(size, generator=generator(6, "centre"), dtype=torch.float64)
-    state = Subspace(tp.MAP(), GivenBasis(basis(size), centre)).init(target, tp.Starts(), [generator(0, "method")])
+    engine = Engine(target, data)
+    state = Subspace(tp.MAP(), GivenBasis(basis(size), centre)).init(engine, tp.Starts(), [generator(0, "method")])
     return target, state, next(iter(data.full_pass()))
 
 
@@ -176,7 +178,7 @@ def inner_target(prior, basis, likelihood=None):
 def test_restricted_prior(prior):
     """log p(z) is log p(c + B z) up to a constant, and its score what autograd says, for rows of z at once too."""
     target, state, _ = inner_target(PRIORS[prior], lambda size: skewed(size, 4), tp.Normal())
-    inside = state.target
+    inside = state.engine.target
     rows = torch.randn(5, 5, generator=generator(7, "z"), dtype=torch.float64)  # four coordinates and log σ
     found = inside.log_prior(rows)
     leaf = rows.clone().requires_grad_()
@@ -196,13 +198,13 @@ def test_draws_of_a_restricted_gaussian_prior(prior, basis):
     tau = torch.as_tensor(density.scale, dtype=torch.float64).expand(len(state.basis)) ** -2
     precision = state.basis.T @ (tau.unsqueeze(1) * state.basis)
     mean = torch.linalg.solve(precision, state.basis.T @ (tau * (density.mean - state.centre)))
-    assert_moments(state.target.sample_prior(3000, generator(1, "draws")), mean, torch.linalg.inv(precision))
+    assert_moments(state.engine.target.sample_prior(3000, generator(1, "draws")), mean, torch.linalg.inv(precision))
 
 
 def test_other_restricted_priors_have_no_draws():
     _, state, _ = inner_target(PRIORS["Laplace"], lambda size: skewed(size, 3))
     with pytest.raises(ArgumentError, match="Gaussian"):
-        state.target.sample_prior(2, generator(0, "draws"))
+        state.engine.target.sample_prior(2, generator(0, "draws"))
     method = Subspace(tp.Laplace(FAST, tp.Dense()), RandomBasis(3, FAST))
     with pytest.raises(ArgumentError, match="must be Gaussian"):
         tp.fit(iris_target(tp.StudentTPrior(df=4, scale=1.0)), method, tp.data.load("iris")[0], steps=4)
@@ -214,12 +216,12 @@ def test_other_restricted_priors_have_no_draws():
 def test_network_in_a_subspace():
     """Outputs one by one and batched, gradients one by one and stacked: all as those of the network at c + B z."""
     target, state, batch = inner_target(PRIORS["by fan-in"], lambda size: skewed(size, 3), tp.Normal())
-    inside = state.target
+    inside = state.engine
     z = torch.randn(4, 4, generator=generator(8, "z"), dtype=torch.float64)
     theta = place(z, state.centre, state.basis)
-    wanted = target.workspace.outputs(theta, batch.x)
+    wanted = Engine(target).outputs(theta, batch.x)
     for batched in (True, False):
-        assert torch.allclose(inside.workspace.outputs(z, batch.x, batched=batched), wanted, atol=1e-12)
+        assert torch.allclose(inside.outputs(z, batch.x, batched=batched), wanted, atol=1e-12)
     assert inside.can_batch_training()
     slope, stacked = torch.zeros_like(z), torch.zeros_like(z)
     spread = tp.data.Batch(batch.x.expand(4, -1, -1), batch.y.expand(4, -1, -1), batch.num_data, streams=4)
@@ -227,7 +229,7 @@ def test_network_in_a_subspace():
     for row, into, at in zip(z, slope, theta, strict=True):
         inside.gradient(row, batch, into)
         outer = torch.zeros_like(at)
-        target.gradient(at, batch, outer)
+        Engine(target).gradient(at, batch, outer)
         pulled = torch.cat([state.basis.T @ outer[: len(state.basis)], outer[len(state.basis) :]])
         assert torch.allclose(into, pulled, atol=1e-12)
     assert torch.allclose(stacked, slope, atol=1e-12)
@@ -254,8 +256,8 @@ def test_pca_is_the_svd_of_the_trajectory(monkeypatch):
     iterates = []
     original = tp.SWAG.step
 
-    def step(self, target, state, batch):
-        state, info = original(self, target, state, batch)
+    def step(self, engine, state, batch):
+        state, info = original(self, engine, state, batch)
         iterates.append(state.base.theta[0].detach().double().numpy().copy())
         return state, info
 
@@ -304,10 +306,8 @@ def test_curve_basis_holds_the_curve(bends):
     radius = float(gram[0, 0])
     assert torch.allclose(gram, radius * torch.eye(1 + bends), atol=1e-4 * radius)
     state_ends = place(torch.tensor([[1.0], [-1.0]]) * torch.eye(1 + bends)[0], found.centre, found.basis)
-    data = iris_target().prepare(train)
-    losses = [
-        float(-iris_target().log_likelihood(end[None], next(iter(data.full_pass()))).mean()) for end in state_ends
-    ]
+    data, engine = iris_target().prepare(train), Engine(iris_target())
+    losses = [float(-engine.log_likelihood(end[None], next(iter(data.full_pass()))).mean()) for end in state_ends]
     assert max(losses) < 0.6, "z = ±1 on the first axis are the two trained ends"
 
 
@@ -334,9 +334,9 @@ class Watched(tp.MAP):
 
     name: str = ""
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         SEEN.append((self.name, batch))
-        return super().step(target, state, batch)
+        return super().step(engine, state, batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,11 +410,11 @@ def stop_after(monkeypatch, steps):
     """Let ``Subspace.step`` be called so many times."""
     original, calls = Subspace.step, []
 
-    def step(self, target, state, batch):
+    def step(self, engine, state, batch):
         if len(calls) == steps:
             raise Stopped
         calls.append(batch.step)
-        return original(self, target, state, batch)
+        return original(self, engine, state, batch)
 
     monkeypatch.setattr(Subspace, "step", step)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.model.target import Target
 from temperance.posteriors import Draws, Mixture, Trace
 from temperance.testing import ClosedForm
@@ -90,7 +91,7 @@ def of_network(target: Target, data: Data, chains: int, batch_size: int | None =
             batch, epoch = next(walk), epoch + 1
         batch = replace(batch, num_data=round(claim * len(ready)))
         grad = torch.empty_like(theta)
-        loss = target.gradients(theta, batch, grad)
+        loss = Engine(target).gradients(theta, batch, grad)
         return grad * batch.num_data, loss
 
     return gradient

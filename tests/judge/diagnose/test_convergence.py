@@ -10,6 +10,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.judge import diagnose
 from temperance.posteriors import Draws, Mixture
 from temperance.run.fitted import Fitted, RunInfo
@@ -72,7 +73,7 @@ def test_predictions_are_those_of_the_network():
     target = network_target(tp.Categorical(), 3)
     run = symmetric_chains(target, draws=10)
     x = torch.randn(6, 2)
-    probs = torch.stack([target.workspace.outputs(c.theta, x).softmax(-1).flatten(1) for c in run.components])
+    probs = torch.stack([Engine(target).outputs(c.theta, x).softmax(-1).flatten(1) for c in run.components])
     found = diagnose.predictions(run, x, target=target, batch_size=4)
     assert torch.allclose(found.rhat, diagnose.rhat(probs.detach()))
     some = diagnose.predictions(run, x, target=target, max_quantities=4)

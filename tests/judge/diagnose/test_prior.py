@@ -8,6 +8,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.judge import diagnose
 
 
@@ -22,7 +23,7 @@ def test_growth_in_closed_form_is_that_of_networks():
     assert factors == pytest.approx(diagnose.relu_variance_growth(prior, widths))
     x = torch.randn(1, 20)
     theta = target.sample_prior(8_000, torch.Generator().manual_seed(0))
-    squares = target.workspace.outputs(theta, x).detach().double().square().flatten()
+    squares = Engine(target).outputs(theta, x).detach().double().square().flatten()
     first = 1.44 * float(x.square().mean())
     error = float(squares.std()) / len(squares) ** 0.5
     assert abs(float(squares.mean()) - first * math.prod(factors)) < 4 * error < 0.15 * float(squares.mean())

@@ -8,6 +8,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
+from temperance.engine.engine import Engine
 from temperance.judge import diagnose
 from temperance.judge.diagnose.virial import evaluate_draws
 from temperance.posteriors import Draws, Mixture
@@ -103,14 +104,14 @@ def test_the_gradient_is_that_of_the_energy_and_the_curvature_its_trace():
     assert found.index.tolist() == [0, 2, 5]
     for row, place in enumerate(found.index):
         theta = draws.theta[place].clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(target.energy(theta, data), theta)
+        (gradient,) = torch.autograd.grad(Engine(target).energy(theta, data), theta)
         assert torch.allclose(found.gradient[row], gradient)
         batch = next(iter(target.prepare(data).full_pass(50)))
         assert float(found.loss[row]) == pytest.approx(
-            float(-target.log_likelihood(theta[None].detach(), batch).mean())
+            float(-Engine(target).log_likelihood(theta[None].detach(), batch).mean())
         )
     theta = draws.theta[0]
-    hessian = torch.autograd.functional.hessian(lambda t: target.energy(t, data), theta)
+    hessian = torch.autograd.functional.hessian(lambda t: Engine(target).energy(t, data), theta)
     same = Draws(theta.expand(800, -1).clone())
     (found,) = evaluate_draws(target, same, data, max_draws=800, curvature=True)
     estimates = found.curvature

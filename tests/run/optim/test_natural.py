@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError
+from temperance.engine.engine import Engine
 from temperance.testing import conjugate_regression
 
 
@@ -128,7 +129,8 @@ def test_ivon_takes_the_same_step_as_under_fit():
     problem = conjugate_regression()
     target, data = problem.target, problem.data
     method = tp.IVON(lr=0.05, betas=(0.9, 0.99), initial_hessian=10.0)
-    run = method.init(target, tp.Starts.of(torch.zeros(3, dtype=torch.float64)), [torch.Generator().manual_seed(0)])
+    engine = Engine(target)
+    run = method.init(engine, tp.Starts.of(torch.zeros(3, dtype=torch.float64)), [torch.Generator().manual_seed(0)])
     net = nn.Linear(3, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(net.weight)
     optimizer = tp.optim.IVON(
@@ -136,7 +138,7 @@ def test_ivon_takes_the_same_step_as_under_fit():
     )
     optimizer.param_groups[0]["noise_seed"] = run.noise_seed
     for batch in list(data.full_pass(10)) * 5:
-        run, _ = method.step(target, run, batch)
+        run, _ = method.step(engine, run, batch)
         optimizer.zero_grad()
         with optimizer.perturbed():
             (0.5 * (net(data.x) - data.y).square() / 0.01).mean().backward()

@@ -12,6 +12,7 @@ import temperance as tp
 from temperance import inference
 from temperance.core.seeds import generator
 from temperance.data.data import Batch
+from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
 from temperance.run import optim
 from temperance.testing import LinearLeaves
@@ -85,7 +86,8 @@ def test_path_of_the_method(name):
     kind, method_of, options = RULES[name]
     net, target, x, y = problem(temperature=0.6)
     method = method_of(lr=0.02, **options)
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(0)])
     decay = optim.weight_decay_of(SCALE, ROWS)
     optimizer = kind(
         net.parameters(), lr=0.02, num_data=ROWS, temperature=0.6, weight_decay=decay, pace=0.7, seed=4, **options
@@ -95,7 +97,7 @@ def test_path_of_the_method(name):
     start = state.theta.clone()
     for step in range(25):
         rows = slice(10 * (step % 4), 10 * (step % 4) + 10)
-        state, info = method.step(target, state, Batch(x[rows], y[rows], num_data=ROWS))
+        state, info = method.step(engine, state, Batch(x[rows], y[rows], num_data=ROWS))
         assert info.status.ok
         optimizer.zero_grad()
         mean_loss(net, x[rows], y[rows]).backward()
@@ -108,7 +110,8 @@ def test_path_of_ggmc():
     """The same noise and luck: the same proposals, decisions, and turned velocities."""
     net, target, x, y = problem(temperature=0.6)
     method = inference.GGMC(lr=0.3, momentum=0.7, length=1)
-    state = method.init(target, tp.Starts(), [torch.Generator().manual_seed(0)])
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(0)])
     decay = optim.weight_decay_of(SCALE, ROWS)
     optimizer = optim.GGMC(net.parameters(), 0.3, ROWS, momentum=0.7, temperature=0.6, weight_decay=decay, seed=2)
     seed, calls = optimizer.param_groups[0]["noise_seed"], 0
@@ -125,7 +128,7 @@ def test_path_of_ggmc():
 
     for step in range(60):
         state.rng = generator(seed, "accept", step)
-        state, _ = method.step(target, state, Batch(x, y, num_data=ROWS))
+        state, _ = method.step(engine, state, Batch(x, y, num_data=ROWS))
         loss = optimizer.step(closure)
         assert torch.allclose(target.layout.flatten(net), state.chain.theta, rtol=1e-8, atol=1e-9)
         assert float(loss) == pytest.approx(float(mean_loss(net, x, y).detach()), rel=1e-12)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.variational.families.base import BoundFamily, Buffers, Family, too_large
 from temperance.inference.variational.families.factorised import matrix_shape
 from temperance.linalg.assembled import BlockCovariance
@@ -37,6 +39,15 @@ class FullRank(Family):
     >>> FullRank().bind(Layout.of(torch.nn.Linear(3, 2))).num_parameters
     72
     """
+
+    card: ClassVar[Card] = Card(
+        "every correlation; refused above 5,000 weights",
+        MethodFamily.VARIATIONAL,
+        papers=("Kucukelbir et al., Automatic differentiation variational inference, JMLR 2017",),
+        exact="ELBO = evidence",
+        cost="4 P copies",
+        shown=("Variational(FullRank())",),
+    )
 
     limit: int = 25_000_000
 
@@ -98,6 +109,15 @@ class LowRank(Family):
     >>> LowRank(2).bind(Layout.of(torch.nn.Linear(3, 2))).num_parameters
     32
     """
+
+    card: ClassVar[Card] = Card(
+        "`rank` directions and a diagonal",
+        MethodFamily.VARIATIONAL,
+        papers=("Ong et al., Gaussian variational approximation with a factor covariance structure, JCGS 2018",),
+        exact="all of it with `rank` = P",
+        cost="4 (2 + `rank`) + 2 copies",
+        shown=("Variational(LowRank())",),
+    )
 
     rank: int = 5
 
@@ -164,6 +184,17 @@ class MatrixNormal(Family):
     >>> MatrixNormal().bind(Layout.of(torch.nn.Linear(3, 2))).num_parameters
     23
     """
+
+    card: ClassVar[Card] = Card(
+        "rows ⊗ columns of each layer",
+        MethodFamily.VARIATIONAL,
+        papers=(
+            "Louizos & Welling, Structured and efficient variational deep learning with matrix Gaussian posteriors, "
+            "ICML 2016",
+        ),
+        exact="all of it for one layer with one output",
+        shown=("Variational(MatrixNormal())",),
+    )
 
     limit: int = 4096
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from temperance.core.checks import check_count
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.variational.families.base import BoundFamily, Buffers, Family, Pull
 from temperance.linalg.covariance import DiagonalCovariance
 from temperance.model.theta import Entry, Layout
@@ -81,6 +83,16 @@ class MeanField(Family):
     16
     """
 
+    card: ClassVar[Card] = Card(
+        "independent normals",
+        MethodFamily.VARIATIONAL,
+        papers=(
+            "Hinton & van Camp, Keeping the neural networks simple by minimizing the description length of the "
+            "weights, COLT 1993",
+        ),
+        shown=("Variational(MeanField())",),
+    )
+
     def bind(self, layout: Layout) -> BoundFamily:
         """See :class:`Family`."""
         return BoundMeanField(layout, {"log_scale": (layout.size,)}, layout.size)
@@ -144,6 +156,14 @@ class TiedScale(Family):
     >>> TiedScale(2).bind(Layout.of(torch.nn.Linear(30, 20, bias=False))).num_parameters
     700
     """
+
+    card: ClassVar[Card] = Card(
+        "independent normals, scales tied to `rank` numbers a row and column",
+        MethodFamily.VARIATIONAL,
+        papers=("Świątkowski et al., The k-tied normal distribution, ICML 2020",),
+        cost="at most so many copies",
+        shown=("Variational(TiedScale())",),
+    )
 
     rank: int = 2
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.variational.families.base import BoundFamily, Buffers, Family
 from temperance.model.theta import Layout
 from temperance.posteriors import Posterior
@@ -25,6 +27,13 @@ class Radial(Family):
     >>> Radial().bind(Layout.of(torch.nn.Linear(3, 2))).num_parameters
     16
     """
+
+    card: ClassVar[Card] = Card(
+        "a direction and a radius of one number, tensor by tensor",
+        MethodFamily.VARIATIONAL,
+        papers=("Farquhar et al., Radial Bayesian neural networks, AISTATS 2020",),
+        shown=("Variational(Radial())",),
+    )
 
     def bind(self, layout: Layout) -> BoundFamily:
         """See :class:`Family`."""

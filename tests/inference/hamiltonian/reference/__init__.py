@@ -12,10 +12,11 @@ from torch import Tensor
 
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
 from temperance.inference.base import Starts
 from temperance.judge import diagnose
 from temperance.model.target import Target
-from temperance.run.sample import DensityTarget
+from temperance.run import sample
 from temperance.testing import critical_value
 
 LogDensity = Callable[[Tensor], Tensor]
@@ -25,7 +26,7 @@ Claim = tuple[str, Tensor, float]
 def density_target(log_density: LogDensity, size: int, temperature: float = 1.0) -> tuple[Target, Batch]:
     """A log density as a target, and the empty batch that goes with it."""
     nothing = torch.zeros(1, 1, dtype=torch.float64)
-    target = DensityTarget(log_density, torch.zeros(size, dtype=torch.float64))
+    target = sample.density_target(log_density, torch.zeros(size, dtype=torch.float64))
     return target.with_temperature(temperature), Batch(nothing, nothing, 1)
 
 
@@ -38,9 +39,10 @@ def whole(target: Target, data: Data) -> Batch:
 def advance(kernel: Any, target: Target, batch: Batch, starts: Tensor, transitions: int, seed: int = 0) -> Tensor:
     """Where chains are some transitions after ``starts`` (C × P): nothing is tuned, nothing is thrown away."""
     rngs = [generator(seed, "chain", k) for k in range(len(starts))]
-    state = kernel.init(target, Starts.at(starts), rngs)
+    engine = Engine(target)
+    state = kernel.init(engine, Starts.at(starts), rngs)
     for _ in range(transitions):
-        state, info = kernel.step(target, state, batch)
+        state, info = kernel.step(engine, state, batch)
         assert info.status.ok
     found: Tensor = kernel.chain(state).theta.clone()
     return found

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import temperance as tp
 from temperance.core.seeds import generator
 from temperance.data.data import Data
+from temperance.engine.engine import Engine
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.judge import diagnose
 from temperance.judge.diagnose.chains import chains_of
@@ -189,9 +190,9 @@ def test_energies_of_float32_networks_do_not_cancel(activation: type[nn.Module])
         batch = whole(target, Data(x.to(dtype), y))
         rows = theta.to(dtype)
         gradient = torch.empty_like(rows)
-        energy = target.energies(rows, batch, gradient)
+        energy = Engine(target).energies(rows, batch, gradient)
         assert energy.dtype == WIDE
-        alone = torch.cat([target.energies(row.unsqueeze(0), batch) for row in rows])
+        alone = torch.cat([Engine(target).energies(row.unsqueeze(0), batch) for row in rows])
         assert torch.allclose(alone, energy, rtol=0, atol=2e-3 if dtype == torch.float32 else 1e-8)
         found[dtype] = (energy, gradient.double())
     (short, rough), (long, fine) = found[torch.float32], found[WIDE]
@@ -210,10 +211,10 @@ def test_slope_is_that_of_the_energy(activation: type[nn.Module]) -> None:
     batch = whole(target, data)
     theta = torch.randn(2, target.layout.size, generator=rng, dtype=WIDE)
     gradient = torch.empty_like(theta)
-    energy = target.energies(theta, batch, gradient)
-    assert torch.allclose(energy, torch.stack([target.energy(row, batch).double() for row in theta]))
+    energy = Engine(target).energies(theta, batch, gradient)
+    assert torch.allclose(energy, torch.stack([Engine(target).energy(row, batch).double() for row in theta]))
     direction = torch.randn(theta.shape, generator=rng, dtype=WIDE)
-    ahead, behind = (target.energies(theta + s * 1e-5 * direction, batch) for s in (1, -1))
+    ahead, behind = (Engine(target).energies(theta + s * 1e-5 * direction, batch) for s in (1, -1))
     assert torch.allclose((ahead - behind) / 2e-5, (gradient * direction).sum(1), rtol=1e-6)
 
 
@@ -225,9 +226,9 @@ def test_leapfrog_of_a_network_is_its_own_reverse(activation: type[nn.Module]) -
     batch = whole(target, data)
     theta = torch.randn(3, target.layout.size, generator=rng, dtype=WIDE)
     metric = Metric(torch.rand(theta.shape, generator=rng, dtype=WIDE) + 0.5)
-    flow = Motion(target.energies_on(batch), metric, torch.tensor([1.0, 0.5, 2.0], dtype=WIDE))
+    flow = Motion(Engine(target).energies_on(batch), metric, torch.tensor([1.0, 0.5, 2.0], dtype=WIDE))
     gradient = torch.empty_like(theta)
-    before = target.energies(theta, batch, gradient)
+    before = Engine(target).energies(theta, batch, gradient)
     start = Phase(theta, metric.momenta(torch.randn(theta.shape, generator=rng, dtype=WIDE)), gradient)
     phase, step = start.clone(), torch.tensor([0.02, 0.05, -0.03], dtype=WIDE)
     flow.leap(phase, step, 15)

@@ -16,6 +16,7 @@ from torch import Tensor
 import temperance as tp
 from temperance.core.errors import TemperanceWarning
 from temperance.core.seeds import generator
+from temperance.engine.engine import Engine
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.testing import critical_value
 
@@ -180,10 +181,10 @@ def test_leapfrog_is_its_own_reverse(dense: bool) -> None:
     theta = _valley_draws(6, 1.0, seed=9)
     variances = torch.tensor([[0.5, 0.2], [0.2, 1.5]], dtype=WIDE) if dense else torch.tensor([0.5, 1.5], dtype=WIDE)
     metric = Metric(variances.expand(6, *variances.shape).contiguous())
-    flow = Motion(target.energies_on(batch), metric, torch.linspace(0.5, 2.0, 6, dtype=WIDE))
+    flow = Motion(Engine(target).energies_on(batch), metric, torch.linspace(0.5, 2.0, 6, dtype=WIDE))
     momentum = metric.momenta(torch.randn(6, 2, generator=generator(2, "noise"), dtype=WIDE))
     gradient = torch.zeros_like(theta)
-    target.energies(theta, batch, gradient)
+    Engine(target).energies(theta, batch, gradient)
     start = Phase(theta, momentum, gradient)
     phase, step = start.clone(), torch.linspace(0.05, 0.3, 6, dtype=WIDE)
     flow.leap(phase, step, 25)
@@ -197,11 +198,11 @@ def test_leapfrog_is_symplectic() -> None:
     """Jᵀ Ω J = Ω for the derivative J of a trajectory, by differences: volumes are kept, direction by direction."""
     target, batch = density_target(_valley, 2)
     metric = Metric(torch.tensor([0.5, 1.5], dtype=WIDE).expand(8, 2).contiguous())
-    flow = Motion(target.energies_on(batch), metric, torch.full((8,), 1.3, dtype=WIDE))
+    flow = Motion(Engine(target).energies_on(batch), metric, torch.full((8,), 1.3, dtype=WIDE))
     small = 1e-5
     places = torch.tensor([0.4, -0.3, 0.8, 0.5], dtype=WIDE) + small * torch.cat([torch.eye(4), -torch.eye(4)]).to(WIDE)
     gradient = torch.zeros(8, 2, dtype=WIDE)
-    target.energies(places[:, :2].contiguous(), batch, gradient)
+    Engine(target).energies(places[:, :2].contiguous(), batch, gradient)
     phase = Phase(places[:, :2].clone(), places[:, 2:].clone(), gradient)
     flow.leap(phase, torch.full((8,), 0.3, dtype=WIDE), 10)
     ends = torch.cat([phase.theta, phase.momentum], 1)
@@ -370,11 +371,12 @@ def test_tempered_chains_keep_exact_draws_exact() -> None:
     method = tp.Tempered(KERNELS["HMC"](COARSE), temperatures=temperatures)
     target, batch = density_target(_valley, 2)
     rngs = [generator(9, "chain", k) for k in range(count)]
-    state = method.init(target, tp.Starts.at(torch.zeros(count, 2, dtype=WIDE)), rngs)
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts.at(torch.zeros(count, 2, dtype=WIDE)), rngs)
     begin = torch.stack([_valley_draws(count, t, seed=11 + k) for k, t in enumerate(temperatures)], 1)
     method.hamiltonian(state).chain.theta.copy_(begin.flatten(0, 1))
     for _ in range(4):
-        state, _ = method.step(target, state, batch)
+        state, _ = method.step(engine, state, batch)
     assert float(method.swap_rates(state).min()) > 0.1
     rungs = method.hamiltonian(state).chain.theta.view(count, 3, 2)
     for k, temperature in enumerate(temperatures):

@@ -1,0 +1,126 @@
+"""Scales of a prior that are learned with the weights: a hyper-prior over them, and both in θ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from temperance.core.checks import check_positive
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
+from temperance.model.learned import LearnedParameter
+from temperance.model.priors.base import Density, FixedScale, check_scale
+from temperance.model.theta import Entry
+
+LOG_SCALES = "prior.log_scale"
+"""The name of the learned numbers in θ."""
+Each = Literal["network", "layer", "tensor"]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned(Value):
+    """A scale that the data choose: with one number u_g for each group g of weights,
+
+        u_g ~ N(0, ``spread``²),     θᵢ | u ~ p(θᵢ; mean, e^{u_g} · ``scale``ᵢ).
+
+    The u are in θ beside the weights and are drawn, or averaged over, with them; e^{u} is log-normal about one, and
+    ``scale`` (a number, one for each layer, or ``FanIn``) is what the scales are in the middle.
+
+    Draws need no more than a gradient. The *mode* of weights and scales together is another matter: it lies where the
+    scales vanish and the weights with them, so methods that look for a point refuse such a prior.
+
+    Args:
+        scale: the median of the scales.
+        spread: the standard deviation of their logarithm.
+        each: what has a scale of its own: the whole network, each layer (module), or each tensor.
+
+    >>> import temperance as tp
+    >>> prior = tp.GaussianPrior(scale=tp.Learned(tp.FanIn(), each="layer"))
+    >>> tp.Target(tp.nn.MLP(4, [8], 3), tp.Categorical(), prior).layout.entries[-1].shape
+    (2,)
+    """
+
+    scale: FixedScale = 1.0
+    spread: float = 1.0
+    each: Each = "layer"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, Learned):
+            raise ArgumentError("`scale` must be the median of the scales; got another Learned. Write Learned(1.0).")
+        check_scale(self.scale)
+        check_positive(self.spread, "spread")
+        if self.each not in get_args(Each):
+            raise ArgumentError(f"`each` must be one of {get_args(Each)}; got {self.each!r}.")
+
+    def groups(self, entries: Sequence[Entry]) -> list[int]:
+        """The number of the group that each tensor belongs to."""
+        keys = [
+            "" if self.each == "network" else e.name if self.each == "tensor" else e.name.rpartition(".")[0]
+            for e in entries
+        ]
+        known = {key: k for k, key in enumerate(dict.fromkeys(keys))}
+        return [known[key] for key in keys]
+
+    def parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
+        """The u, as a part of θ."""
+        return (LearnedParameter(LOG_SCALES, (max(self.groups(entries)) + 1,), 0.0, 0.0, self.spread),)
+
+
+class ScaledDensity(Density):
+    """Weights and the logarithms of their scales together: n weights, then G numbers u.
+
+        log p(w, u) = Σᵢ [log f(wᵢ′) − u_g(i)] + Σ_g log N(u_g; 0, s²),     wᵢ′ = mᵢ + (wᵢ − mᵢ) e^{−u_g(i)},
+
+    f the density of the weights where all u are zero.
+    """
+
+    def __init__(self, weights: Density, mean: float | Tensor, group: Tensor, size: int, spread: float) -> None:
+        self.weights, self.mean, self.group, self.size, self.spread = weights, mean, group, size, spread
+
+    def _standard(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """w′, e^{−u} of each weight, and u."""
+        n = len(self.group)
+        u = theta[..., n:]
+        shrink = torch.exp(-u[..., self.group])
+        return self.mean + (theta[..., :n] - self.mean) * shrink, shrink, u
+
+    def log_density(self, theta: Tensor) -> Tensor:
+        """Of each weight given its scale, then of each u."""
+        w, _, u = self._standard(theta)
+        hyper = -0.5 * (u / self.spread).square() - math.log(self.spread) - 0.5 * math.log(2 * math.pi)
+        return torch.cat([self.weights.log_density(w) - u[..., self.group], hyper], dim=-1)
+
+    def score(self, theta: Tensor) -> Tensor:
+        """The gradient of the sum: each u is pulled by all of its weights."""
+        w, shrink, u = self._standard(theta)
+        slope = self.weights.score(w)
+        pull = -(slope * (w - self.mean)) - 1.0
+        by_group = torch.zeros_like(u).index_add_(-1, self.group, pull)
+        return torch.cat([slope * shrink, by_group - u / self.spread**2], dim=-1)
+
+    def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        """u, then weights of these scales."""
+        n = len(self.group)
+        standard = self.weights.sample((*shape[:-1], n), rng)
+        drawn = torch.randn((*shape[:-1], self.size), generator=rng, device=rng.device, dtype=torch.float64)
+        u = (self.spread * drawn).to(standard)
+        return torch.cat([self.mean + (standard - self.mean) * torch.exp(u[..., self.group]), u], dim=-1)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> ScaledDensity:
+        """See :class:`Density`."""
+        mean = self.mean.to(device=device, dtype=dtype) if isinstance(self.mean, Tensor) else self.mean
+        return ScaledDensity(self.weights.to(device, dtype), mean, self.group.to(device), self.size, self.spread)
+
+    def part(self, places: Tensor, size: int) -> ScaledDensity:
+        """Some of the weights, with all u, which must be among ``places``."""
+        n = len(self.group)
+        kept = places[places < n].to(self.group.device)
+        if len(places) - len(kept) != self.size:
+            raise ArgumentError("`places` must keep the learned scales of the prior with its weights.")
+        mean = self.mean[kept] if isinstance(self.mean, Tensor) and self.mean.numel() == n > 1 else self.mean
+        return ScaledDensity(self.weights.part(kept, n), mean, self.group[kept], self.size, self.spread)
