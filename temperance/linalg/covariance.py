@@ -237,7 +237,9 @@ class CholeskyCovariance(TriangularRoot):
 
 def check_triangular(factor: Tensor) -> None:
     """Raise unless a triangular factor is that of a proper covariance."""
-    if not bool(torch.isfinite(factor).all()) or not bool((factor.diagonal() > 0).all()):
+    # A sum is finite only where all its terms are; to look at each is slow, and needed only where a sum overflows.
+    finite = bool(torch.isfinite(factor.sum())) or bool(torch.isfinite(factor).all())
+    if not finite or not bool((factor.diagonal() > 0).all()):
         raise NumericalError("a triangular factor must be finite with a positive diagonal; this one is not.")
 
 

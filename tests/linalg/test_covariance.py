@@ -79,7 +79,12 @@ def test_improper_variances(variance):
 
 @pytest.mark.parametrize(
     "factor",
-    [torch.diag(BAD), torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([1.0, -1.0]))],
+    [
+        torch.diag(BAD),
+        torch.diag(torch.tensor([1.0, 0.0])),
+        torch.diag(torch.tensor([1.0, -1.0])),
+        torch.tensor([[1.0, 0.0], [-float("inf"), 1.0]]),
+    ],
 )
 def test_improper_factors(factor):
     good = torch.eye(2)
@@ -90,6 +95,12 @@ def test_improper_factors(factor):
     ):
         with pytest.raises(NumericalError, match="finite with a positive diagonal"):
             make()
+
+
+def test_numbers_whose_sum_overflows_are_finite():
+    factor = torch.tensor([[3e38, 0.0], [3e38, 1.0]])
+    assert not bool(torch.isfinite(factor.sum()))
+    assert CholeskyCovariance(factor).size == 2
 
 
 def test_an_indefinite_matrix():

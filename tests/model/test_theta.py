@@ -134,42 +134,8 @@ def test_mixed_dtypes_are_refused():
         Layout.of(network)
 
 
-def batch_norm_network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-
-
-def test_batch_norm_is_trained_by_map_and_its_statistics_are_kept_and_saved(tmp_path):
-    network = batch_norm_network()
-    x, y = torch.randn(60, 3) * 3 + 5, torch.randn(60, 2)
-    target = tp.Target(network, tp.Normal(0.5), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=0.01), 2), (x, y), epochs=5)
-    first, second = fitted.posterior.components
-    assert first.buffers["1.running_mean"].abs().max() > 0.1
-    assert not torch.equal(first.buffers["1.running_mean"], second.buffers["1.running_mean"])
-    assert torch.equal(network[1].running_mean, torch.zeros(4))
-    mean = fitted.predict(x).mean()
-    by_hand = torch.stack([fitted.network(k)(x) for k in range(2)]).mean(0)
-    assert torch.allclose(mean, by_hand, atol=1e-5)
-    fitted.save(tmp_path / "run")
-    assert torch.equal(tp.load(tmp_path / "run", batch_norm_network()).predict(x).mean(), mean)
-
-
-def test_batch_norm_policy_for_samplers():
-    target = tp.Target(batch_norm_network(), tp.Normal(0.5), tp.GaussianPrior(1.0))
-    with pytest.raises(NetworkError, match=r"SGHMC.*batch norm.*FilterResponseNorm.*GroupNorm.*freeze_batch_norm"):
-        target.refuse_batch_norm("SGHMC")
-    frozen = tp.Target(batch_norm_network(), tp.Normal(0.5), tp.GaussianPrior(1.0), freeze_batch_norm=True)
-    frozen.refuse_batch_norm("SGHMC")
-    x, y = torch.randn(60, 3) + 5, torch.randn(60, 2)
-    fitted = tp.fit(frozen, tp.MAP(lr=0.01), (x, y), epochs=3)
-    assert torch.equal(frozen.network[1].running_mean, torch.zeros(4))
-    # one example's output does not depend on its neighbours
-    assert torch.allclose(fitted.predict(x[:1]).mean(), fitted.predict(x).mean()[:1], atol=1e-6)
-    assert [e.name for e in frozen.layout.entries if e.name.startswith("1.")] == ["1.weight", "1.bias"]
-
-
 def test_description_round_trip():
-    layout = Layout.of(small(), extras=(("noise", (2,)),))
+    layout = Layout.of(small(), extras=(("noise", (2,), "likelihood"),))
     assert Layout.from_description(layout.describe()) == layout
     assert layout.size == layout.network_size + 2
 

@@ -34,32 +34,6 @@ def test_frozen_batch_norm_can_be_saved(tmp_path):
     assert torch.equal(tp.load(tmp_path / "run", net).predict(X).mean(), fitted.predict(X).mean())
 
 
-class Counter(nn.Module):
-    """Counts its training passes in a buffer that changes its output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.count += 1
-        return self.layer(x) + 0.01 * self.count
-
-
-def test_buffers_of_the_users_own_are_kept_with_the_weights(tmp_path):
-    target = real(Counter())
-    first = tp.fit(target, tp.MAP(lr=0.1), (X, Y), epochs=3, batch_size=5)
-    before = first.predict(X).mean()
-    second = tp.fit(target, tp.MAP(lr=0.1), (X, Y), epochs=3, batch_size=5)
-    assert torch.equal(first.posterior.theta, second.posterior.theta)
-    assert float(first.posterior.buffers["count"]) == 12
-    assert torch.equal(first.predict(X).mean(), before)
-    first.save(tmp_path / "run")
-    assert torch.equal(tp.load(tmp_path / "run", Counter()).predict(X).mean(), before)
-
-
 def test_evaluate_of_unusual_targets():
     heavy = tp.Target(nn.Linear(3, 1), tp.StudentT(2.0, 1.0), tp.GaussianPrior(1.0))
     assert tp.fit(heavy, tp.MAP(), (X, Y), epochs=1).evaluate((X, Y))["crps"] > 0

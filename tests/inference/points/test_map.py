@@ -7,9 +7,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.engine.engine import Engine
-from temperance.predict import predict
 from temperance.testing import conjugate_regression
-from tests.small import X, Y, real
 
 
 def test_map_step_for_step_equals_a_hand_written_loop():
@@ -96,20 +94,6 @@ def test_bad_arguments():
         tp.fit(target, tp.MAP(optimizer_args={"beta": 1}), data, epochs=1)
     with pytest.raises(ArgumentError, match=r"`scheduler_args` must suit StepLR"):
         tp.fit(target, tp.MAP(scheduler=torch.optim.lr_scheduler.StepLR), data, epochs=1)
-
-
-def test_start_brings_its_statistics_and_must_share_what_is_frozen():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
-    trained = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
-    trained[1].running_mean.fill_(0.7)
-    for freeze in (True, False):
-        target = real(net, freeze_batch_norm=freeze).adopting(trained)
-        engine = Engine(target)
-        state = tp.MAP().init(engine, tp.Starts.of(target.theta_of(trained)), [torch.Generator()])
-        posterior = tp.MAP().posteriors(engine, state, None)[0]
-        assert torch.allclose(predict(Engine(target), posterior, X).mean(), trained(X), atol=1e-6)
-    with pytest.raises(ArgumentError, match="frozen parameters"):
-        tp.fit(real(net, subset=tp.last_layer), tp.MAP(), (X, Y), epochs=1, start=trained)
 
 
 def test_adamw_does_not_decay_behind_the_priors_back():
