@@ -111,10 +111,11 @@ class AffinePredictive(ValuePredictive):
     at ``predictive.base``. Counts have no other units and are refused.
 
     >>> import temperance as tp
+    >>> from temperance.engine import Engine
     >>> from temperance.posteriors import Point
     >>> from temperance.predict import predict
     >>> target = tp.Target(torch.nn.Linear(1, 1, bias=False), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
-    >>> standardised = predict(target, Point(torch.tensor([2.0])), torch.tensor([[1.0]]))
+    >>> standardised = predict(Engine(target), Point(torch.tensor([2.0])), torch.tensor([[1.0]]))
     >>> in_units = AffinePredictive(standardised, shift=100.0, scale=10.0)
     >>> in_units.mean(), in_units.std()
     (tensor([[120.]]), tensor([[10.]]))

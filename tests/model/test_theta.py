@@ -135,7 +135,7 @@ def test_mixed_dtypes_are_refused():
 
 
 def test_description_round_trip():
-    layout = Layout.of(small(), extras=(("noise", (2,)),))
+    layout = Layout.of(small(), extras=(("noise", (2,), "likelihood"),))
     assert Layout.from_description(layout.describe()) == layout
     assert layout.size == layout.network_size + 2
 

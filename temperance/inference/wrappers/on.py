@@ -67,7 +67,7 @@ class On(Wrapper):
             if self.subset is None:
                 raise ArgumentError("`subset` must name parameters, e.g. last_layer or 'head'; got None.")
             check_subset(self.subset, "subset")
-        if isinstance(self.subset, Subnetwork) and self._whole is None:
+        if self._whole is None and isinstance(self.subset, Subnetwork):
             raise ArgumentError(
                 f"On cannot wrap {type(self.base).__name__} with single weights (`subset`={self.subset!r}): they are "
                 "for the Laplace family only. Name parameters, e.g. On(last_layer, ...)."

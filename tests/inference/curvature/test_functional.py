@@ -8,6 +8,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
+from temperance.engine import Engine
 from temperance.inference.base import NeedsData
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
@@ -60,7 +61,7 @@ def test_what_it_refuses():
         tp.FunctionalLaplace(size=0)
     with pytest.raises(ArgumentError, match="Gaussian"):
         tp.fit(target(tp.StudentTPrior(4.0, 1.0)), tp.FunctionalLaplace(), (X, Y))
-    made = target()
+    made = Engine(target())
     state = tp.FunctionalLaplace().init(made, tp.Starts(), [torch.Generator()])
     with pytest.raises(NeedsData):
         tp.FunctionalLaplace().posteriors(made, state, None)[0]

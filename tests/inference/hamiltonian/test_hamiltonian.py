@@ -326,7 +326,7 @@ def test_one_member_after_another_says_which_diverged():
 
 def test_temperatures_too_far_apart_are_remarked_on():
     method = tp.Tempered(tp.HMC(step_size=0.02, length=3), (1.0, 2.0, 1e6))
-    state = method.init(classifier(), tp.Starts(), [torch.Generator()])
+    state = method.init(Engine(classifier()), tp.Starts(), [torch.Generator()])
     state.done, state.offered, state.swapped = 100, torch.tensor([50, 50]), torch.tensor([30, 0])
     (remark,) = method.remarks(state)
     assert "2 and 1e+06 hardly ever change places (0.0% of offers)" in remark

@@ -61,7 +61,7 @@ def test_outputs_have_the_mean_and_variance_of_shared_draws(name, kind):
     layer, shape = ONE_LAYER[name]
     example = random(1, *shape, seed=1)
     network = Flat(layer).double()
-    target, _ = prepared(network, example.expand(4, *shape), outputs=network(example).shape[1])
+    target, data = prepared(network, example.expand(4, *shape), outputs=network(example).shape[1])
     theta = random(target.layout.size, seed=2)
     scale = 0.3 + 0.5 * random(target.layout.size, seed=3).abs()
 
@@ -70,13 +70,14 @@ def test_outputs_have_the_mean_and_variance_of_shared_draws(name, kind):
 
     jacobian = torch.func.jacrev(outputs)(theta)
     mean, covariance = jacobian @ theta, jacobian @ torch.diag(scale.square()) @ jacobian.T
-    layers = NoisyLayers(Engine(target), kind)
+    engine = Engine(target, data)
+    layers = NoisyLayers(engine, kind)
     assert not bool(layers.shared.any())
     stream, draws = NormalStream(5), []
-    target.workspace.attach(theta, None, {})
+    engine.workspace.attach(theta, None, {})
     with layers.installed(scale, stream), torch.no_grad():
         for _ in range(1_200):  # pairs of rows: those of one call are uncorrelated
-            draws.append(target.network(example.expand(2, *shape)))
+            draws.append(engine.network(example.expand(2, *shape)))
     rows = torch.stack(draws)
     at_places = name not in ("linear", "linear without bias")
     if kind == "local" and at_places:  # every place by itself: marginals are right, correlations left out
@@ -90,7 +91,7 @@ def test_outputs_have_the_mean_and_variance_of_shared_draws(name, kind):
     cross = (one * two).mean(0) / ((one * two).std(0) / len(rows) ** 0.5)
     assert float(cross.abs().max()) < critical_value(len(mean))
     with torch.no_grad():
-        assert torch.allclose(target.network(example)[0], mean)  # the hooks are gone
+        assert torch.allclose(engine.network(example)[0], mean)  # the hooks are gone
 
 
 def test_a_row_of_zeros_has_a_finite_gradient():
@@ -108,7 +109,7 @@ def gradients(target, data, estimator, count, family=None, seed=0):
     method = tp.Variational(
         family or tp.MeanField(), 1e-40, torch.optim.SGD, estimator=estimator, initial_scale=0.4, kl="closed"
     )
-    engine = Engine(target)
+    engine = Engine(target, data)
     state = method.init(engine, tp.Starts(), [torch.Generator().manual_seed(seed)])
     batch = next(iter(data.full_pass(len(data))))
     before, found = state.phi.clone(), []
@@ -192,8 +193,9 @@ FALL_BACK = {"twice": Twice, "tied": Tied, "functional": Functional, "parametris
 @pytest.mark.parametrize("kind", ["local", "flipout"])
 @pytest.mark.parametrize("name", FALL_BACK)
 def test_layers_that_are_not_alone_fall_back_to_the_shared_draw(name, kind):
-    target, _ = prepared(FALL_BACK[name](), random(5, 3))
-    layers = NoisyLayers(Engine(target), kind)
+    target, data = prepared(FALL_BACK[name](), random(5, 3))
+    engine = Engine(target, data)
+    layers = NoisyLayers(engine, kind)
     assert [layer.name for layer in layers.layers if layer.name != "other"] == ["head"]
     by_name = {e.name: bool(layers.shared[e.start : e.stop].all()) for e in target.layout.entries}
     none = {e.name: not bool(layers.shared[e.start : e.stop].any()) for e in target.layout.entries}
@@ -208,7 +210,7 @@ def test_a_head_of_zeros_does_not_hide_a_second_use():
     network = Functional()
     nn.init.zeros_(network.head.weight)
     target, data = prepared(network, random(6, 3))
-    assert [layer.name for layer in NoisyLayers(Engine(target), "local").layers] == ["head"]
+    assert [layer.name for layer in NoisyLayers(Engine(target, data), "local").layers] == ["head"]
     shared, own = gradients(target, data, "shared", 800, seed=1), gradients(target, data, "local", 800, seed=2)
     assert_same_average(shared, own)
 

@@ -253,7 +253,7 @@ def test_vogn_curvature_is_that_of_brute_force(name):
     rng = torch.Generator().manual_seed(0)
 
     def curvature(kind):
-        return BatchCurvature(target, target.initial_theta(), {}, data, kind)
+        return BatchCurvature(Engine(target, data), target.initial_theta(), {}, data, kind)
 
     _, slope, exact = curvature("ggn").at(theta, batch, rng)
     torch.testing.assert_close(slope, grads.mean(0) / 0.6, rtol=1e-9, atol=1e-12)
