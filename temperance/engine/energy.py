@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from temperance.data.data import Batch
 from temperance.data.sources import Inputs, first_tensor, map_tensors
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.compiling import Compiled
 from temperance.engine.native.mlp import NativeMLP
 from temperance.engine.workspace import Workspace
@@ -55,7 +55,7 @@ class Energies:
                 workspace.network, workspace.layout, likelihood, prior, likelihood_temperature, batch.x, batch.y
             )
         rows = first_tensor(batch.x).shape[0]
-        small = evaluate.small_enough(workspace.network, workspace.layout, rows, workspace.device)
+        small = forward.small_enough(workspace.network, workspace.layout, rows, workspace.device)
         self.batched = self.native is None and small and workspace.can_batch()
         self._compiled = Compiled(self._of_data) if compiled and self.batched else None
 
@@ -86,7 +86,7 @@ class Energies:
         layout = self.workspace.layout
         values = {e.name: leaves[e.name] for e in layout.network_entries}
         learned = {e.name: leaves[e.name] for e in layout.entries_of("likelihood")}
-        outputs = evaluate.at_once(self.workspace.network, values, self.x, stacked_inputs=False)
+        outputs = forward.at_once(self.workspace.network, values, self.x, stacked_inputs=False)
         return self._negative_log_likelihood(outputs.unsqueeze(-1) if outputs.dim() == 2 else outputs, self.y, learned)
 
     def _negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: dict[str, Tensor]) -> Tensor:
@@ -128,7 +128,7 @@ class Energies:
             total = torch.zeros((), dtype=torch.float64, device=theta.device)
             with torch.set_grad_enabled(grad is not None):
                 for x, y in self._pieces():
-                    outputs = evaluate.call(self.workspace.network, x)
+                    outputs = forward.call(self.workspace.network, x)
                     outputs = outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs
                     part = self._negative_log_likelihood(outputs, y, self.workspace.learned)
                     if grad is not None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
 from temperance.data.sources import Inputs, map_tensors
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.compiling import Compiled
 from temperance.engine.energy import Energies, OwnEnergies
 from temperance.engine.workspace import Workspace
@@ -59,7 +59,7 @@ class Engine:
 
     def _compile(self, wanted: bool) -> None:
         self._compiled_stack = Compiled(self._stacked_gradient_of) if wanted else None
-        self._compiled_network = Compiled(lambda x: evaluate.call(self.network, x)) if wanted else None
+        self._compiled_network = Compiled(lambda x: forward.call(self.network, x)) if wanted else None
         self._energies: Energies | None = None
 
     def on(self, target: Target) -> Engine:
@@ -134,7 +134,7 @@ class Engine:
 
     def prefers_batched_training(self) -> bool:
         """Whether that is likely to be faster, by the network's size and kind."""
-        return evaluate.small_enough(self.network, self.layout, 128, self.device)
+        return forward.small_enough(self.network, self.layout, 128, self.device)
 
     # ------------------------------------------------------------------ the density
 
@@ -153,7 +153,7 @@ class Engine:
         self.workspace.set_training(True)
         grad.zero_()
         compiled = self._compiled_network
-        outputs = evaluate.call(self.network, batch.x) if compiled is None else compiled(batch.x)
+        outputs = forward.call(self.network, batch.x) if compiled is None else compiled(batch.x)
         if outputs.dim() == 1:
             outputs = outputs.unsqueeze(-1)
         nll = self.likelihood.negative_log_likelihood(outputs, batch.y, self.workspace.learned) / batch.size
@@ -212,7 +212,7 @@ class Engine:
     def _stacked_losses(self, leaves: dict[str, Tensor], x: Inputs, y: Tensor, streams: bool) -> Tensor:
         values = {e.name: leaves[e.name] for e in self.layout.network_entries}
         learned = {e.name: leaves[e.name] for e in self.layout.entries_of("likelihood")}
-        outputs = evaluate.at_once(self.network, values, x, stacked_inputs=streams)
+        outputs = forward.at_once(self.network, values, x, stacked_inputs=streams)
         if outputs.dim() == 2:
             outputs = outputs.unsqueeze(-1)
         targets = y if streams else y.expand(len(outputs), *y.shape)

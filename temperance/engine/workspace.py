@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from temperance.core.errors import NetworkError, TemperanceWarning
 from temperance.data.sources import Inputs
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.model.theta import Layout
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -109,7 +109,7 @@ class Workspace:
         self.set_training(True)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
-                evaluate.call(self.network, self.example)
+                forward.call(self.network, self.example)
         except (RuntimeError, ValueError):
             pass  # two rows may be too few for training mode; what is known of batch norms stays
         found = []
@@ -144,13 +144,13 @@ class Workspace:
 
     def can_batch(self) -> bool:
         """Whether the network takes part in ``vmap`` over its weights, tried on the example rows."""
-        if self.example is None or not evaluate.can_batch(self.network):
+        if self.example is None or not forward.can_batch(self.network):
             return False
         self.set_training(True)
         theta = self.layout.flatten(self.network).expand(2, -1)
         with torch.no_grad(), torch.random.fork_rng(devices=[] if self.device.type == "cpu" else None):
-            evaluate.outputs(self.network, self.layout, theta, self.example, batched=True)
-        return evaluate.can_batch(self.network)
+            forward.outputs(self.network, self.layout, theta, self.example, batched=True)
+        return forward.can_batch(self.network)
 
     def only_rows(self, theta: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of matrices that have one, as the same objects each time, so that they stay attached."""
@@ -174,7 +174,7 @@ class Workspace:
     ) -> Tensor:
         """Outputs in evaluation mode at each row of θ (S × P): S × B × C."""
         self.set_training(False)
-        made = evaluate.outputs(self.network, self.layout, theta, x, buffers=buffers, batched=batched)
+        made = forward.outputs(self.network, self.layout, theta, x, buffers=buffers, batched=batched)
         return made.unsqueeze(-1) if made.dim() == 2 else made
 
 

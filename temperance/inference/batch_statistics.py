@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from temperance.core.progress import ProgressBar
 from temperance.data.data import Data
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.inference.base import NeedsData
 from temperance.posteriors import Posterior, WithStatistics
@@ -35,7 +35,7 @@ def batch_statistics(engine: Engine, theta: Tensor, data: Data, batch_size: int 
         for module in modules:
             module.training = True  # itself, not what is inside it
         for batch in data.full_pass(-(-len(data) // parts)):
-            evaluate.call(engine.network, batch.to(engine.device).x)
+            forward.call(engine.network, batch.to(engine.device).x)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -74,24 +74,10 @@ def fit(
         raise ArgumentError(f"`method` must be a temperance method such as MAP(lr=1e-3); got {method!r}.")
     seed = check_seed(seed)
     settings = _fingerprints(target, method)
-    whole = Data.of(data)
-    batch_size = check_count(batch_size if batch_size is not None else whole.batch_size or 128, "batch_size")
-    held: Data | None = None
-    if isinstance(held_out, float):
-        whole, held = whole.hold_out(held_out, seed=seed)
-    elif held_out is not None:
-        held = Data.of(held_out, "held_out")
     facts = method.facts()
-    if facts.held_out and held is None:
-        raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
-    if held is not None and not facts.held_out:
-        warnings.warn(
-            f"{type(method).__name__} does not look at `held_out`: these rows are only left out. MAP(patience=...) "
-            "stops by them.",
-            TemperanceWarning,
-            stacklevel=2,
-        )
-    given = whole, held
+    known = Data.of(data)
+    batch_size = check_count(batch_size if batch_size is not None else known.batch_size or 128, "batch_size")
+    whole, held = given = _divided(known, held_out, method, facts, seed)
     if isinstance(start, nn.Module):
         target = target.adopting(start)
     prepared = target.prepare(whole).to(target.device)
@@ -127,6 +113,25 @@ def fit(
             return loop.finished
         status = loop.run(progress)
         return loop.finish(status, throw)
+
+
+def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, seed: int) -> tuple[Data, Data | None]:
+    """The rows to train on, and those kept apart."""
+    held: Data | None = None
+    if isinstance(held_out, float):
+        data, held = data.hold_out(held_out, seed=seed)
+    elif held_out is not None:
+        held = Data.of(held_out, "held_out")
+    if facts.held_out and held is None:
+        raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
+    if held is not None and not facts.held_out:
+        warnings.warn(
+            f"{type(method).__name__} does not look at `held_out`: these rows are only left out. MAP(patience=...) "
+            "stops by them.",
+            TemperanceWarning,
+            stacklevel=3,
+        )
+    return data, held
 
 
 def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import temperance as tp
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.engine.outputs import chain_outputs, outputs
 from temperance.model.theta import Layout
@@ -127,9 +127,9 @@ def test_batched_and_looped_evaluation_agree(dtype):
     assert layout.dtype == dtype
     theta = torch.randn(4, layout.size, dtype=dtype) * 0.3
     x = torch.randn(5, 1, 4, 4, dtype=dtype)
-    one = evaluate.outputs(network, layout, theta, x, batched=True)
-    assert evaluate.can_batch(network)
-    two = evaluate.outputs(network, layout, theta, x, batched=False)
+    one = forward.outputs(network, layout, theta, x, batched=True)
+    assert forward.can_batch(network)
+    two = forward.outputs(network, layout, theta, x, batched=False)
     assert torch.allclose(one, two, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
@@ -138,8 +138,8 @@ def test_a_network_that_cannot_be_batched_falls_back_to_a_loop():
     layout = Layout.of(network)
     theta = torch.randn(3, layout.size)
     x = torch.randn(4, 3)
-    made = evaluate.outputs(network, layout, theta, x, batched=True)
-    assert not evaluate.can_batch(network)
+    made = forward.outputs(network, layout, theta, x, batched=True)
+    assert not forward.can_batch(network)
     for row, out in zip(theta, made, strict=True):
         network.layer.weight.data, network.layer.bias.data = layout.unflatten(row).values()
         assert torch.allclose(network(x), out)

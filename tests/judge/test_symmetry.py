@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.judge.diagnose import weights
 from temperance.judge.symmetry import HiddenLayer, Order, align, canonical, symmetries
@@ -64,7 +64,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 def outputs(network: nn.Module, theta: Tensor, shape: tuple[int, ...], seed: int = 5) -> Tensor:
     x = torch.randn(7, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return evaluate.outputs(network.eval(), Layout.of(network), theta, x, batched=False)
+    return forward.outputs(network.eval(), Layout.of(network), theta, x, batched=False)
 
 
 def scrambled(network: nn.Module, theta: Tensor, copies: int, seed: int = 0) -> Tensor:
@@ -267,7 +267,7 @@ def test_single_precision() -> None:
     assert mapped.dtype == torch.float32
     x = torch.randn(7, 3)
     layout = Layout.of(network)
-    after, before = (evaluate.outputs(network, layout, t, x) for t in (mapped, theta))
+    after, before = (forward.outputs(network, layout, t, x) for t in (mapped, theta))
     assert torch.allclose(after, before, rtol=1e-4, atol=1e-4)
 
 

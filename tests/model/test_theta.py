@@ -6,7 +6,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.model.theta import Layout, selected
 
 
@@ -95,7 +95,7 @@ def test_tied_weights_appear_once_and_move_together():
     assert [e.name for e in layout.entries] == ["encoder.weight", "encoder.bias", "decoder.bias"]
     theta = layout.flatten(network)
     x = torch.randn(5, 4)
-    made = evaluate.outputs(network, layout, torch.stack([theta, theta * 0.5]), x)
+    made = forward.outputs(network, layout, torch.stack([theta, theta * 0.5]), x)
     assert torch.allclose(made[0], network(x), atol=1e-6)
     with torch.no_grad():
         for p in network.parameters():
@@ -109,7 +109,7 @@ def test_true_errors_of_a_network_are_not_hidden_by_the_fallback():
     network = small()
     layout = Layout.of(network)
     with pytest.raises(RuntimeError, match="shape"):
-        evaluate.outputs(network, layout, layout.flatten(network).unsqueeze(0), torch.randn(2, 7))
+        forward.outputs(network, layout, layout.flatten(network).unsqueeze(0), torch.randn(2, 7))
 
 
 def test_networks_of_several_inputs():

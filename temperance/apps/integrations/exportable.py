@@ -12,7 +12,7 @@ from temperance.core.outcomes import Categories, Counts, Quantities, Reals
 from temperance.core.registry import ByOutcome
 from temperance.data.data import DataInfo
 from temperance.data.sources import Inputs, map_tensors
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import Likelihood
 
@@ -65,11 +65,11 @@ class ExportablePredictive(nn.Module):
 
     def _outputs(self, values: dict[str, Tensor], x: Inputs) -> Tensor:
         if self.at_once:
-            made = evaluate.at_once(self.network, values, x, stacked_inputs=False)
+            made = forward.at_once(self.network, values, x, stacked_inputs=False)
         else:
             count = len(next(iter(values.values())))
             rows = [{name: value[s] for name, value in values.items()} for s in range(count)]
-            made = torch.stack([evaluate.functional(self.network, row, x) for row in rows])
+            made = torch.stack([forward.functional(self.network, row, x) for row in rows])
         return made.unsqueeze(-1) if made.dim() == 2 else made
 
     def in_units(self, y: Tensor) -> Tensor:

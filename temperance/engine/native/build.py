@@ -72,7 +72,7 @@ def compiled_euler() -> Callable[..., None] | None:
 
 
 @functools.cache
-def compiled(name: str, arguments: tuple[Any, ...], source: str = _SOURCE) -> Callable[..., None] | None:
+def c_function(name: str, arguments: tuple[Any, ...], source: str = _SOURCE) -> Callable[..., None] | None:
     """A function of the library of ``source`` by name, with its arguments' types; ``None`` as for
     :func:`compiled_fill`."""
     library = _library(source)
@@ -85,7 +85,7 @@ def compiled(name: str, arguments: tuple[Any, ...], source: str = _SOURCE) -> Ca
 
 def forget() -> None:
     """Look for a compiler anew at the next use."""
-    for known in (_library, compiled_fill, compiled_euler, compiled):
+    for known in (_library, compiled_fill, compiled_euler, c_function):
         known.cache_clear()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.engine.native.build import compiled
+from temperance.engine.native.build import c_function
 from temperance.engine.native.noise import eager_pairs, threads_for
 
 Keys = tuple[int, int, int]
@@ -22,7 +22,7 @@ _TAIL: tuple[Any, ...] = (*[ctypes.c_int64] * 2, ctypes.c_int, *[ctypes.c_uint32
 
 
 def _function(name: str, pointers: int, numbers: int) -> Callable[..., None] | None:
-    return compiled(name, (*[_POINTER] * pointers, *[_NUMBER] * numbers, *_TAIL))
+    return c_function(name, (*[_POINTER] * pointers, *[_NUMBER] * numbers, *_TAIL))
 
 
 def can_fuse(tensors: Sequence[Tensor]) -> bool:

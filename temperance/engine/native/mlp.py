@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs
-from temperance.engine.native.build import compiled
+from temperance.engine.native.build import c_function
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
 from temperance.model.likelihoods.normal import Normal
@@ -145,8 +145,8 @@ class NativeMLP:
             return None
         kind = _likelihood_of(likelihood, likelihood_temperature, y, layers[-1].outputs)
         name = "float" if dtype == torch.float32 else "double"
-        energies = compiled(f"temperance_mlp_energies_{name}", _ENERGIES, "mlp.c")
-        leapfrog = compiled(f"temperance_mlp_leapfrog_{name}", _LEAPFROG, "mlp.c")
+        energies = c_function(f"temperance_mlp_energies_{name}", _ENERGIES, "mlp.c")
+        leapfrog = c_function(f"temperance_mlp_leapfrog_{name}", _LEAPFROG, "mlp.c")
         if kind is None or energies is None or leapfrog is None:
             return None
         flat = x.detach().reshape(len(x), -1)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.engine.native.build import compiled
+from temperance.engine.native.build import c_function
 from temperance.engine.native.mlp import NativeMLP
 
 WALKING, TURNED, DIVERGED = range(3)
@@ -44,7 +44,7 @@ def native_doubling(native: NativeMLP | None) -> Callable[..., Told] | None:
     if native is None or not native.gaussian_prior:
         return None
     name = "float" if native.dtype == torch.float32 else "double"
-    function = compiled(f"temperance_mlp_stretch_{name}", _ARGUMENTS, "mlp.c")
+    function = c_function(f"temperance_mlp_stretch_{name}", _ARGUMENTS, "mlp.c")
     if function is None:
         return None
 

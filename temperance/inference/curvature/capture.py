@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from temperance.core.errors import NetworkError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.inference.curvature.layers import Layer, layer_of
 from temperance.model.theta import Entry
@@ -170,7 +170,7 @@ class Capture:
 
         handles = [layer.module.register_forward_hook(hook(k), with_kwargs=True) for k, layer in enumerate(wanted)]
         try:
-            outputs = evaluate.call(self.network, x)
+            outputs = forward.call(self.network, x)
         finally:
             for handle in handles:
                 handle.remove()
@@ -208,7 +208,7 @@ class Capture:
         with self.attached():
             flow = self.run(x)
             with torch.no_grad():
-                again = evaluate.call(self.network, x).reshape(flow.outputs.shape)
+                again = forward.call(self.network, x).reshape(flow.outputs.shape)
             if not torch.allclose(flow.outputs.detach(), again, rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise NetworkError(
                     "the network must be deterministic in evaluation mode, but two passes over the same rows differ: "
@@ -246,7 +246,7 @@ class Capture:
     @torch.no_grad()
     def _refuse_mixing(self, x: Inputs, outputs: Tensor) -> None:
         """The curvature is a sum over examples only if one example's outputs do not depend on another."""
-        alone = evaluate.call(self.network, map_tensors(lambda t: t[:1], x)).reshape(outputs[0].shape)
+        alone = forward.call(self.network, map_tensors(lambda t: t[:1], x)).reshape(outputs[0].shape)
         size = float(outputs.abs().max())
         if float((alone - outputs[0]).abs().max()) > 0.01 * size + 1e-5:
             raise NetworkError(

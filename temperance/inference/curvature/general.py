@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from temperance.data.sources import Inputs, map_tensors
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.inference.curvature.capture import Capture
 from temperance.model.theta import Entry
 
@@ -45,7 +45,7 @@ class GeneralGradients:
 
         def one(inputs: Inputs, rows: Tensor) -> Tensor:
             def outputs(chosen: dict[str, Tensor]) -> Tensor:
-                return evaluate.functional(network, chosen, map_tensors(lambda t: t.unsqueeze(0), inputs)).reshape(-1)
+                return forward.functional(network, chosen, map_tensors(lambda t: t.unsqueeze(0), inputs)).reshape(-1)
 
             pull = vjp(outputs, values)[1]
             (found,) = vmap(pull)(rows)
@@ -59,7 +59,7 @@ class GeneralGradients:
         made = cotangents.new_empty(cotangents.shape[0], cotangents.shape[1], self.size)
         for n in range(cotangents.shape[1]):
             row = map_tensors(lambda t, n=n: t[n : n + 1], x)  # type: ignore[misc]
-            outputs = evaluate.call(self.capture.network, row).reshape(-1)
+            outputs = forward.call(self.capture.network, row).reshape(-1)
             for k in range(len(cotangents)):
                 parts = torch.autograd.grad(
                     outputs, parameters, cotangents[k, n], retain_graph=True, materialize_grads=True

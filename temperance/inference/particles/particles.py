@@ -26,7 +26,7 @@ from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import spawn
 from temperance.data.data import Batch, Data
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.inference import optimisers
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts
@@ -250,7 +250,7 @@ class _AtOnce:
         layout = self.engine.layout
         leaves = self.engine.workspace.stacked_leaves(self.state.theta)
         self.leaves = {e.name: leaves[e.name] for e in layout.network_entries}
-        made = evaluate.at_once(self.engine.network, self.leaves, self.batch.x, stacked_inputs=False)
+        made = forward.at_once(self.engine.network, self.leaves, self.batch.x, stacked_inputs=False)
         self.outputs = _as_matrix(made, 1)
         y = self.batch.y.expand(len(made), *self.batch.y.shape)
         learned = layout.unflatten(self.state.theta, "likelihood")
@@ -277,7 +277,7 @@ class _OneByOne:
     def _outputs(self, k: int) -> Tensor:
         row, grad = self.state.rows[k]
         self.engine.workspace.attach(row, grad, self.state.buffers[k])
-        return _as_matrix(evaluate.call(self.engine.network, self.batch.x), 0)
+        return _as_matrix(forward.call(self.engine.network, self.batch.x), 0)
 
     def forward(self) -> Scored:
         scored = []

@@ -11,7 +11,7 @@ import torch
 from temperance.core.errors import NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import map_tensors
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts
 from temperance.inference.card import Card, MethodFamily
@@ -101,7 +101,7 @@ def _check_rows(engine: Engine, names: Sequence[str]) -> None:
         if isinstance(module, MaskedDropout):
             module.draw.fill_(1)
     with torch.no_grad():
-        outputs = evaluate.call(network, map_tensors(lambda t: t[:1].expand(4, *t.shape[1:]), example))
+        outputs = forward.call(network, map_tensors(lambda t: t[:1].expand(4, *t.shape[1:]), example))
     if not torch.allclose(outputs, outputs[:1].expand_as(outputs), rtol=1e-3, atol=1e-4, equal_nan=True):
         raise NetworkError(
             f"MCDropout needs tensors whose first dimension is the rows of the batch where dropout is applied "

@@ -27,7 +27,7 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
-from temperance.engine import outputs as evaluate
+from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.judge.diagnose.chains import Run, evenly, stack_chains, unpack
 from temperance.judge.diagnose.temperature import Temperatures
@@ -95,7 +95,7 @@ def _gradient(
     loss = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
     for batch in data.full_pass(batch_size):
         here = batch.to(engine.device)
-        many = evaluate.prefers_batching(engine.network, engine.layout, here.x)
+        many = forward.prefers_batching(engine.network, engine.layout, here.x)
         rows = max(1, _PASSES // here.size) if many else 1
         for low in range(0, len(theta), rows):
             part = slice(low, low + rows)

@@ -17,7 +17,7 @@ from temperance.core.seeds import generator
 from temperance.data.data import Data
 from temperance.inference import Inference
 from temperance.model.likelihoods import Categorical, Likelihood, Normal
-from temperance.model.priors import GaussianPrior
+from temperance.model.priors import GaussianPrior, Learned, Prior
 from temperance.model.target import Target
 from temperance.posteriors import Posterior
 from temperance.run.fit import fit
@@ -36,6 +36,7 @@ class SmallProblem:
     queries: Tensor
     scale: float
     """How large the predicted means are: a spread is near zero when it is beside this."""
+    prior: Prior = field(default_factory=lambda: GaussianPrior(scale=1.0))
 
     def weights(self) -> Tensor:
         """The given network's, as they are now."""
@@ -43,7 +44,7 @@ class SmallProblem:
 
     def target(self, subset: Any = None) -> Target:
         """The problem anew, or that of a part of the network."""
-        return Target(self.network, self.likelihood, GaussianPrior(scale=1.0), subset=subset)
+        return Target(self.network, self.likelihood, self.prior, subset=subset)
 
 
 def small_problem(
@@ -51,6 +52,7 @@ def small_problem(
     classes: bool = False,
     dropout: bool = False,
     learned_noise: bool = False,
+    learned_scales: bool = False,
     rows: int = 30,
 ) -> SmallProblem:
     """Two inputs, eight hidden units: a run of a dozen steps takes milliseconds.
@@ -73,7 +75,8 @@ def small_problem(
         y = wave + 0.2 * torch.randn(rows, 1, generator=rng)
         likelihood = Normal() if learned_noise else Normal(scale=0.3)
     queries = torch.cat([x[:6], 2.5 * torch.randn(6, 2, generator=rng)])
-    return SmallProblem(network, likelihood, Data(x, y), queries, scale=1.0)
+    prior = GaussianPrior(scale=Learned() if learned_scales else 1.0)
+    return SmallProblem(network, likelihood, Data(x, y), queries, scale=1.0, prior=prior)
 
 
 # ---------------------------------------------------------------------- what a run says

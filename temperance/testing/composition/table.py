@@ -166,6 +166,7 @@ def _given_basis(inside: Inference[Any]) -> Inference[Any]:
 
 _CLASSES = {"classes": True}
 _LEARNED = {"learned_noise": True}
+_SCALES = {"learned_scales": True}
 _DROPOUT = {"dropout": True}
 _LAPLACE = tp.Laplace(_POINT, tp.KFAC())
 _CYCLES = tp.Cyclical(_SGHMC, cycle=3)
@@ -287,6 +288,10 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Laplace(Anchored(MAP))": (lambda m: tp.Laplace(tp.Anchored(m)), _POINT, {}),
     "Ensemble(Laplace(Anchored(MAP)))": (lambda m: tp.Ensemble(tp.Laplace(m), 2), tp.Anchored(_POINT), {}),
     "Laplace(On(MAP))": (lambda m: tp.Laplace(m), tp.On("0", _POINT), {}),
+    "On(Collect(SGHMC)), learned scales": (_on, tp.Collect(_SGHMC), _SCALES),
+    "Ensemble(Collect(SGHMC)), learned scales": (_three, tp.Collect(_SGHMC), _SCALES),
+    "Ensemble(On(Collect(HMC))), learned scales": (lambda m: _three(_on(m)), tp.Collect(_HMC), _SCALES),
+    "Ensemble(Variational), learned scales": (_three, tp.Variational(lr=0.05), _SCALES),
     "Laplace(tuned noise) in an Ensemble": (_three, tp.Laplace(_POINT, tune=tp.Tune("layer", noise=True)), {}),
 }
 
