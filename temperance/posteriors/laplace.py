@@ -158,8 +158,20 @@ class PosteriorPrior(Prior):
         return BoundPrior([(piece, density.to(torch.device(device), layout.dtype)) for piece, density in pieces])
 
 
-class CorrelatedDensity(Density):
-    """A Gaussian with correlations: one number for all of θ in place of one for each element."""
+class CorrelatedGaussian(Density):
+    """A prior that is a Gaussian with correlations, N(mean, Σ): its log density is one number for all of θ in place of
+    one for each element, and its curvature is that of Σ's blocks."""
+
+    mean: Tensor
+    operator: PosteriorCovariance
+
+    def curvature(self, theta: Tensor) -> Tensor:
+        """Not elementwise: see ``operator``."""
+        raise ArgumentError("a Gaussian with correlations has a curvature of all of θ together, not one by one.")
+
+
+class CorrelatedDensity(CorrelatedGaussian):
+    """An earlier posterior as a density."""
 
     def __init__(self, mean: Tensor, operator: PosteriorCovariance) -> None:
         self.mean, self.operator = mean, operator
