@@ -175,6 +175,11 @@ def lifted(inner: Posterior, centre: Tensor, basis: Tensor) -> Posterior:
     return Affine(inner, centre, basis)
 
 
+def lifted_kind(kind: type[Posterior]) -> type[Posterior]:
+    """The class of what :func:`lifted` makes of a posterior of class ``kind``."""
+    return kind if issubclass(kind, Point | Draws | Mixture) else Affine
+
+
 # ---------------------------------------------------------------------- priors
 
 

@@ -16,7 +16,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
 from temperance.data.sources import Inputs, first_tensor
 from temperance.engine.engine import Engine
-from temperance.posteriors import LaplacePosterior, Posterior, Process
+from temperance.posteriors import CurvatureGaussian, Posterior, Process
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
 from temperance.predict.source import OutputBlock, Outputs
@@ -62,7 +62,7 @@ def _law(posterior: Posterior, engine: Engine, x: Inputs) -> Law:
 
 
 @_law.register
-def _(posterior: LaplacePosterior, engine: Engine, x: Inputs) -> Law:
+def _(posterior: CurvatureGaussian, engine: Engine, x: Inputs) -> Law:
     return LinearLaw(engine, posterior, x)
 
 

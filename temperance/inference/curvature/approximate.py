@@ -16,7 +16,6 @@ from temperance.inference.curvature.sweep import Sums, Sweep
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import Block
 from temperance.linalg.places import take
-from temperance.model.likelihoods import Normal
 from temperance.model.theta import Subset
 from temperance.posteriors import EvidenceTerms, LaplacePosterior
 from temperance.posteriors.laplace import CorrelatedGaussian
@@ -117,7 +116,6 @@ def evidence_terms(
         log_prior = float(prior.log_density.double())
     else:
         log_prior = float(sum(take(prior.log_density, b.places).double().sum() for b in operator.blocks))
-    likelihood = engine.likelihood
     return EvidenceTerms(
         log_likelihood=sums.log_likelihood,
         log_prior=log_prior,
@@ -127,7 +125,7 @@ def evidence_terms(
         effective=effective,
         prior_mean=prior.mean,
         num_targets=sums.num_targets,
-        noise=likelihood.scale if isinstance(likelihood, Normal) else None,
+        noise=engine.likelihood.given_noise,
         dense=dense,
         tempered=engine.temperature != 1.0 or engine.likelihood_temperature != 1.0,
     )
