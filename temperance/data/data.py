@@ -170,6 +170,11 @@ class Data:
         return self._source.num_data
 
     @property
+    def in_memory(self) -> bool:
+        """Whether the rows are there as tensors, rather than loaded when they are needed."""
+        return isinstance(self._source, TensorSource)
+
+    @property
     def x(self) -> Inputs:
         """All inputs as one tensor (a ``Dataset`` is read through once)."""
         return self._source.everything()[0]
@@ -214,7 +219,7 @@ class Data:
     def full_pass(self, batch_size: int = 1000) -> Iterator[Batch]:
         """All rows once, in the order in which they are stored."""
         size = min(check_count(batch_size, "batch_size"), self.num_data)
-        if size == self.num_data and isinstance(self._source, TensorSource):
+        if size == self.num_data and self.in_memory:
             x, y = self._source.everything()  # as they are: a method that reads all rows at each step copies none
             yield Batch(x=x, y=y, num_data=self.num_data, index=torch.arange(self.num_data), last=True)
             return

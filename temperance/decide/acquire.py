@@ -15,7 +15,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.decide.information import Selection, batch_bald, epig, joint_information
 from temperance.decide.members import check_predictive
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import CategoryPredictive, Predictive
 
 
 def bald(predictive: Predictive) -> Tensor:
@@ -51,7 +51,7 @@ def mean_std(predictive: Predictive) -> Tensor:
 def variation_ratio(predictive: Predictive) -> Tensor:
     """1 − max_c p(c): the probability that the most probable class is wrong."""
     made = check_predictive(predictive)
-    if not isinstance(made, ClassPredictive):
+    if not isinstance(made, CategoryPredictive):
         raise ArgumentError(f"`predictive` must be of classes for `variation_ratio`; got {type(made).__name__}.")
     p = made.probs
     return 1 - p.amax(-1) if made.exclusive else torch.minimum(p, 1 - p).amax(-1)

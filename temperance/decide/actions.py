@@ -19,7 +19,7 @@ from temperance.core.checks import check_count, check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive, class_probabilities
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 _GRID, _REFINEMENTS = 65, 3
 
@@ -190,7 +190,7 @@ def bayes_action(
     Decision(action=tensor([2]), cost=tensor([0.3000]))
     """
     made = check_predictive(predictive)
-    if isinstance(made, ClassPredictive):
+    if isinstance(made, CategoryPredictive):
         if callable(cost):
             raise ArgumentError("`cost` must be a matrix, actions × classes, for classes; got a function.")
         probs, matrix = class_probabilities(made), _matrix(cost)

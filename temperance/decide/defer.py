@@ -16,7 +16,7 @@ from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.doubt import Score, doubt
 from temperance.decide.members import check_predictive
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import CategoryPredictive, Predictive
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ def _errors(predictive: Predictive, y: Any, error: Any) -> Tensor:
                 f"`error` must hold a truth value for each of {len(predictive)} rows; got shape {tuple(made.shape)}."
             )
         return made.bool()
-    if not isinstance(predictive, ClassPredictive):
+    if not isinstance(predictive, CategoryPredictive):
         raise ArgumentError(
             "`error` must say which rows are wrong where targets are real numbers, e.g. "
             "(pred.mean() - y).abs().squeeze(1) > tolerance; got None."

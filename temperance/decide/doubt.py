@@ -9,18 +9,18 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 Score = str | Callable[[Predictive], Tensor]
 
 
-def _largest(predictive: ClassPredictive) -> Tensor:
+def _largest(predictive: CategoryPredictive) -> Tensor:
     """The probability of the answer given (of several yes/no labels: of the least certain one)."""
     p = predictive.probs
     return p.amax(-1) if predictive.exclusive else torch.maximum(p, 1 - p).amin(-1)
 
 
-def _margin(predictive: ClassPredictive) -> Tensor:
+def _margin(predictive: CategoryPredictive) -> Tensor:
     if not predictive.exclusive:
         return 1 - (2 * predictive.probs - 1).abs().amin(-1)
     best = predictive.probs.topk(2, dim=-1).values
@@ -37,7 +37,7 @@ _BOTH: dict[str, Callable[[Predictive], Tensor]] = {
     "aleatoric": lambda p: p.aleatoric(),
     "epistemic_std": lambda p: p.epistemic_variance().mean(-1).sqrt(),
 }
-_CLASSES: dict[str, Callable[[ClassPredictive], Tensor]] = {
+_CLASSES: dict[str, Callable[[CategoryPredictive], Tensor]] = {
     "confidence": lambda p: 1 - _largest(p),
     "max_prob": lambda p: 1 - _largest(p),
     "margin": _margin,
@@ -68,10 +68,10 @@ def doubt(predictive: Predictive, kind: Score = "confidence") -> Tensor:
     if callable(kind):
         found = torch.as_tensor(kind(made))
     else:
-        own = _CLASSES if isinstance(made, ClassPredictive) else _VALUES
+        own = _CLASSES if isinstance(made, CategoryPredictive) else _VALUES
         known = {**_BOTH, **own}
         if not isinstance(kind, str) or kind not in known:
-            what = "classes" if isinstance(made, ClassPredictive) else "real targets"
+            what = "classes" if isinstance(made, CategoryPredictive) else "real targets"
             raise ArgumentError(
                 f"`kind` must be one of {', '.join(sorted(known))} for {what}, or a function; got {kind!r}."
             )

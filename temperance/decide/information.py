@@ -29,7 +29,7 @@ from temperance.decide.members import (
     joint_moments,
     member_probabilities,
 )
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import CategoryPredictive, Predictive
 
 _CELLS = 2**22  # numbers held at once
 CONFIGURATIONS = 4096
@@ -144,7 +144,7 @@ class _Values:
 
 def _process(predictive: Predictive, configurations: int, seed: int) -> _Labels | _Values:
     check_seed(seed)
-    if isinstance(check_predictive(predictive), ClassPredictive):
+    if isinstance(check_predictive(predictive), CategoryPredictive):
         return _Labels(*member_probabilities(predictive), check_count(configurations, "configurations"), seed)
     return _Values(joint_moments(predictive))
 
@@ -219,7 +219,7 @@ def epig(predictive: Predictive, targets: Any) -> Tensor:
         other: Tensor | None = None
     else:
         other = check_rows(targets, len(made), "targets")
-    if isinstance(made, ClassPredictive):
+    if isinstance(made, CategoryPredictive):
         probs, weights = member_probabilities(made)
         towards = member_probabilities(targets)[0] if other is None else probs[:, other]
         return _class_epig(probs, towards, weights)

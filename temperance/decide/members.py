@@ -8,19 +8,12 @@ taken (64 unless ``predict(..., draws=...)`` asks for more); with Gaussian noise
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.predict import ClassPredictive, OutputSource, Predictive, ValuePredictive
-from temperance.predict.affine import AffinePredictive
-from temperance.predict.calibrated import GivenSource, MovedPredictive
-from temperance.predict.gaussian_sources import FunctionSource
-from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
-
-_EXACT = 2048  # rows times outputs up to which a linearised network's own covariance is factorised
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 
 def check_predictive(predictive: object) -> Predictive:
@@ -30,10 +23,10 @@ def check_predictive(predictive: object) -> Predictive:
     return predictive
 
 
-def check_classes(predictive: object) -> ClassPredictive:
+def check_classes(predictive: object) -> CategoryPredictive:
     """A predictive of classes, or of one yes/no label."""
     made = check_predictive(predictive)
-    if not isinstance(made, ClassPredictive):
+    if not isinstance(made, CategoryPredictive):
         raise ArgumentError(f"`predictive` must be of classes; got {type(made).__name__}.")
     if not made.exclusive and made.source.num_outputs > 1:
         raise ArgumentError(
@@ -54,32 +47,19 @@ def class_probabilities(predictive: object) -> Tensor:
     return _as_classes(made, made.probs)
 
 
-def as_functions(predictive: Predictive) -> Predictive:
-    """The same predictive with members that are functions: one θ for all rows."""
-    if isinstance(predictive, AffinePredictive):
-        base = as_functions(predictive.base)
-        assert isinstance(base, ValuePredictive)
-        return predictive if base is predictive.base else AffinePredictive(base, predictive.shift, predictive.scale)
-    if isinstance(predictive, MovedPredictive):
-        return predictive._together(FUNCTION_DRAWS)
-    if isinstance(predictive, LinearisedMixin) and not isinstance(predictive.source, FunctionSource):
-        return predictive._over(predictive._functions)
-    return predictive
-
-
 def member_probabilities(predictive: object) -> tuple[Tensor, Tensor]:
     """Each member's class probabilities, S × rows × C, and the members' weights, S, both in float64.
 
     Member s is one function: its probabilities at different rows belong together.
     """
     known = check_classes(predictive)
-    made = as_functions(known)
+    made = known.as_functions()
     parts = [made.likelihood.mean(outputs, learned).double() for _, outputs, learned in made.source.blocks()]
     weights = made.weights.double()
     return _as_classes(known, torch.cat(parts, dim=1)), weights / weights.sum()
 
 
-def _as_classes(predictive: ClassPredictive, probs: Tensor) -> Tensor:
+def _as_classes(predictive: CategoryPredictive, probs: Tensor) -> Tensor:
     if predictive.exclusive:
         return probs
     return torch.cat([1 - probs, probs], dim=-1)
@@ -114,48 +94,14 @@ def joint_moments(predictive: object, *, by_draws: bool = False) -> JointMoments
     made = check_predictive(predictive)
     if not isinstance(made, ValuePredictive):
         raise ArgumentError(f"`predictive` must be of real targets or counts; got {type(made).__name__}.")
-    if isinstance(made, AffinePredictive):  # y' = shift + scale · y
-        inner = joint_moments(made.base, by_draws=by_draws)
-        scale = made.scale.to(inner.noise)
-        return JointMoments(inner.factor * scale.unsqueeze(-1), inner.noise * scale.square())
-    rows, outputs = len(made), made.source.num_outputs
-    exact = isinstance(made, LinearisedMixin) and made.gaussian and len(made.source.laws) == 1
-    if exact and not by_draws and rows * outputs <= _EXACT:
-        values, vectors = torch.linalg.eigh(made.output_covariance().double())  # type: ignore[attr-defined]
-        root = vectors * values.clamp(min=0.0).sqrt()
-        return JointMoments(root.view(rows, outputs, -1), made.aleatoric_variance().double())
-    made = as_functions(made)
-    weights = made.weights.double()
-    weights = (weights / weights.sum()).view(-1, 1, 1)
-    factors, noises = [], []
-    for _, out, learned in made.source.blocks():
-        means = made.likelihood.mean(out, learned).double()
-        factors.append(((means - (weights * means).sum(0)) * weights.sqrt()).permute(1, 2, 0))
-        noises.append((weights * made.likelihood.variance(out, learned).double()).sum(0))
-    return JointMoments(torch.cat(factors), torch.cat(noises))
-
-
-def _innermost(source: Any) -> Any:
-    """What a source that maps another one's members is about."""
-    while hasattr(source, "base"):
-        source = source.base
-    return source
+    return JointMoments(*made.joint_moments(by_draws))
 
 
 def check_same_draws(first: Predictive, second: Predictive, argument: str) -> None:
     """Raise unless member s of both predictives is the same θ."""
-    a, b = (_innermost(as_functions(each).source) for each in (first, second))
-    if isinstance(a, GivenSource) and isinstance(b, GivenSource) and torch.equal(a.weights, b.weights):
-        return  # whoever computed these outputs knows what belongs together
-    if len(a) == len(b) and type(a) is type(b):
-        if isinstance(a, OutputSource) and isinstance(b, OutputSource):
-            ends = [(k, k + 1) for k in (0, len(a) - 1)]
-            if all(torch.equal(a._nodes.fetch(*end)[0], b._nodes.fetch(*end)[0]) for end in ends):
-                return
-        elif isinstance(a, FunctionSource) and isinstance(b, FunctionSource):
-            pairs = list(zip(a._deltas, b._deltas, strict=False))
-            if all(d[0].shape == e[0].shape and torch.equal(d[0], e[0]) for d, e in pairs):
-                return
+    a, b = (each.as_functions().source.origin for each in (first, second))
+    if a.same_draws(b):
+        return
     raise ArgumentError(
         f"`{argument}` must come from the same draws of θ as `predictive`: predict both from one Fitted with one seed, "
         "or predict all rows at once and give row numbers."

@@ -18,7 +18,7 @@ from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.data import Data
 from temperance.decide.active import make_fresh
 from temperance.decide.bandit import Policy
-from temperance.decide.members import as_functions, check_predictive
+from temperance.decide.members import check_predictive
 from temperance.model.target import Target
 from temperance.predict import Predictive
 from temperance.run.fit import fit
@@ -46,7 +46,7 @@ def thompson(predictive: Predictive, seed: int = 0) -> int:
 
     One member speaks for all rows, so arms that are good or bad together are seen as such.
     """
-    made = as_functions(check_predictive(predictive))
+    made = check_predictive(predictive).as_functions()
     rng = generator(check_seed(seed), "thompson")
     pick = int(torch.multinomial(made.weights.double().cpu(), 1, generator=rng))
     means = []

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -33,7 +33,7 @@ from temperance.core.errors import ArgumentError, NetworkError
 from temperance.model.target import Target
 from temperance.model.theta import Layout
 from temperance.nn.chain import Called, called
-from temperance.posteriors import Draws, Mixture, Point
+from temperance.posteriors import Draws, Mixture, Point, Posterior, Settings
 
 Order = Literal["bias", "weight", "norm"]
 Mapped = TypeVar("Mapped", Tensor, Point, Draws, Mixture)
@@ -406,15 +406,10 @@ def _match(
 
 def _map(layout: Layout, theta: Any, send: Callable[[Tensor], Tensor]) -> Any:
     """``send`` on rows, whatever holds them."""
-    if isinstance(theta, Mixture):
-        return replace(theta, components=tuple(_map(layout, c, send) for c in theta.components))
-    if isinstance(theta, Draws | Point):
-        return replace(theta, theta=_map(layout, theta.theta, send))
+    if isinstance(theta, Posterior):
+        return theta.map_parts(lambda part: _map_settings(layout, part, send))
     if not isinstance(theta, Tensor):
-        raise ArgumentError(
-            "`theta` must be a tensor, or a posterior of draws (Draws, Point, or a Mixture of them); got "
-            f"{type(theta).__name__}."
-        )
+        raise _refused(theta)
     if theta.dim() not in (1, 2) or theta.shape[-1] != layout.size:
         raise ArgumentError(f"`theta` must be P or S × P with P = {layout.size}; got shape {tuple(theta.shape)}.")
     if not theta.is_floating_point():
@@ -423,3 +418,16 @@ def _map(layout: Layout, theta: Any, send: Callable[[Tensor], Tensor]) -> Any:
         raise ArgumentError("`theta` must be finite; got NaN or infinity.")
     made = send(theta.detach().reshape(-1, layout.size))
     return made.reshape(theta.shape)
+
+
+def _map_settings(layout: Layout, part: Posterior, send: Callable[[Tensor], Tensor]) -> Posterior:
+    if not isinstance(part, Settings):
+        raise _refused(part)
+    return part.with_theta(_map(layout, part.theta, send))
+
+
+def _refused(theta: object) -> ArgumentError:
+    return ArgumentError(
+        "`theta` must be a tensor, or a posterior of draws (Draws, Point, or a Mixture of them); got "
+        f"{type(theta).__name__}."
+    )

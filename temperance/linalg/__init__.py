@@ -11,7 +11,7 @@ from temperance.linalg.covariance import (
 )
 from temperance.linalg.inverse import CholeskyInverse, DiagonalInverse, LowRankInverse
 from temperance.linalg.kronecker import KroneckerBlock, KroneckerInverse
-from temperance.linalg.operator import Covariance, Operator
+from temperance.linalg.operator import Covariance, MatrixCovariance, Operator
 
 __all__ = [
     "AssembledCovariance",
@@ -31,6 +31,7 @@ __all__ = [
     "LowRankBlock",
     "LowRankCovariance",
     "LowRankInverse",
+    "MatrixCovariance",
     "Operator",
     "PosteriorCovariance",
 ]

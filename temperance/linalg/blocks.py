@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,10 @@ class Block(Operator):
     def times(self, factor: float) -> Block:
         """``factor`` · H."""
 
+    def rounding(self) -> float:
+        """How large τ must be not to be drowned by rounding where it is added to H; 0 where they are kept apart."""
+        return 0.0
+
     def _check_merge(self, other: Block) -> None:
         places = [p.tolist() if isinstance(p, Tensor) else p for p in (self.places, other.places)]
         if type(self) is not type(other) or places[0] != places[1]:
@@ -57,6 +62,7 @@ class Block(Operator):
 class DiagonalBlock(Block):
     """H = diag(h)."""
 
+    is_diagonal: ClassVar[bool] = True
     places: Places
     values: Tensor
 
@@ -120,6 +126,10 @@ class DenseBlock(Block):
         self._check_merge(other)
         assert isinstance(other, DenseBlock)
         return DenseBlock(self.places, self.matrix + other.matrix)
+
+    def rounding(self) -> float:
+        """Some units in the last place of the largest entry."""
+        return 20 * torch.finfo(self.matrix.dtype).eps * float(self.matrix.diagonal().max())
 
     def times(self, factor: float) -> Block:
         """See :class:`Block`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ class DiagonalCovariance(Covariance):
     tensor(1.3863)
     """
 
+    is_diagonal: ClassVar[bool] = True
     variance: Tensor
 
     def __post_init__(self) -> None:

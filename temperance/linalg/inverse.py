@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class DiagonalInverse(Covariance):
     tensor([1.0000, 0.2500])
     """
 
+    is_diagonal: ClassVar[bool] = True
     precision: Tensor
 
     def __post_init__(self) -> None:

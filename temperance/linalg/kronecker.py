@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.linalg.blocks import Block
 from temperance.linalg.inverse import HELP
-from temperance.linalg.operator import Covariance
+from temperance.linalg.operator import MatrixCovariance
 from temperance.linalg.places import Places
 
 
@@ -192,7 +192,7 @@ def _right(matrix: Tensor, basis: Tensor | None, transpose: bool) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KroneckerInverse(Covariance):
+class KroneckerInverse(MatrixCovariance):
     """Σ = (S Q diag(precision) Qᵀ S)⁻¹, with the scales S and the basis Q = Q_G ⊗ Q_A of ``block``.
 
     Attributes:
@@ -265,6 +265,16 @@ class KroneckerInverse(Covariance):
         a = _right(inputs / block.in_scale, block.basis_in, transpose=False)
         g = _right(gradients / block.out_scale, block.basis_out, transpose=False)
         return matrix_output_covariance(a, g, self.precision.reciprocal())
+
+    def lookup_covariance(self, words: Tensor, gradients: Tensor) -> Tensor:
+        """See :class:`MatrixCovariance`: rows of one word are summed first, for they share a vector."""
+        block = self.block
+        g = _right(gradients / block.in_scale, block.basis_in, transpose=False)
+        same = (words.unsqueeze(-1) == words.unsqueeze(-2)).to(g.dtype)  # B × R × R
+        summed = same @ g
+        weight = 1.0 / (self.precision[words] * block.out_scale[words].square().unsqueeze(-1))
+        weight = weight / same.sum(-1, keepdim=True)
+        return torch.einsum("cbrd,brd,ebrd->bce", summed, weight, summed)
 
 
 def matrix_output_covariance(a: Tensor, g: Tensor, variance: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from temperance.core.encoding import Value
 
 class Operator(Value, ABC):
     """A symmetric P × P matrix M."""
+
+    is_diagonal: ClassVar[bool] = False
+    """Whether M is diagonal by its form."""
 
     @property
     @abstractmethod
@@ -98,6 +102,20 @@ class Covariance(Operator):
         """log N(δ; 0, Σ) for δ of shape ... × P."""
         constant = self.rank * math.log(2 * math.pi)
         return -0.5 * (self.inverse_quadratic(delta) + self.log_det() + constant)
+
+
+class MatrixCovariance(Covariance):
+    """Σ of the entries of a weight matrix, out × in with a bias as its last column, that is contracted with a Jacobian
+    without building it: for J_c = Σ_r g_cr a_rᵀ, of inputs a and gradients g, J Σ Jᵀ."""
+
+    @abstractmethod
+    def output_covariance(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """B × C × C, of ``inputs`` B × R × in and ``gradients`` C × B × R × out."""
+
+    @abstractmethod
+    def lookup_covariance(self, words: Tensor, gradients: Tensor) -> Tensor:
+        """The same where θ holds vectors (in) of words (out) and each row picks a word: ``words`` B × R, ``gradients``
+        C × B × R × in."""
 
 
 def standard_normal(size: int, like: Tensor, rng: torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ factorises and a posterior is not well defined. The layers here do not mix examp
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -18,7 +19,18 @@ NormFactory = Callable[[int], nn.Module]
 """What a network asks of a norm: given the number of channels, the layer. ``nn.BatchNorm2d`` is one."""
 
 
-class FilterResponseNorm(nn.Module):
+class OwnGradients(nn.Module):
+    """A module that knows the gradients of its own parameters, each of which is a number for each channel (dimension 1
+    of its input): what curvature is made of. (A module without it has its gradients from automatic differentiation,
+    example by example, which costs more.)"""
+
+    @abstractmethod
+    def channel_gradients(self, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+        """By name of the parameter, what each place of ``x`` adds to its gradient, given the gradient ``g`` at the
+        output; all of the shape of ``x``."""
+
+
+class FilterResponseNorm(OwnGradients):
     """Filter response normalisation, with the thresholded linear unit (Singh & Krishnan 2020).
 
     For each example and channel, with ν² the mean of x² over space::
@@ -64,11 +76,22 @@ class FilterResponseNorm(nn.Module):
             raise ArgumentError(
                 f"`x` must be N x {self.channels} channels x 1 to 3 dimensions of space; got shape {tuple(x.shape)}."
             )
-        space = tuple(range(2, x.dim()))
-        per_channel = (self.channels,) + (1,) * len(space)
-        power = x.square().mean(space, keepdim=True)
-        y = x * torch.rsqrt(power + self.eps) * self.scale.view(per_channel) + self.shift.view(per_channel)
+        per_channel = (self.channels,) + (1,) * (x.dim() - 2)
+        y = self._normalised(x) * self.scale.view(per_channel) + self.shift.view(per_channel)
         return y if self.cutoff is None else torch.maximum(y, self.cutoff.view(per_channel))
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(tuple(range(2, x.dim())), keepdim=True) + self.eps)
+
+    def channel_gradients(self, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+        """The gradient of γ and β comes only from places above the threshold τ, that of τ from those below."""
+        normal = self._normalised(x)
+        if self.cutoff is None:
+            return {"scale": g * normal, "shift": g}
+        shape = (-1,) + (1,) * (x.dim() - 2)
+        y, cutoff = normal * self.scale.view(shape) + self.shift.view(shape), self.cutoff.view(shape)
+        above = (y > cutoff).to(g.dtype) + 0.5 * (y == cutoff).to(g.dtype)
+        return {"scale": g * above * normal, "shift": g * above, "cutoff": g * (1 - above)}
 
     def extra_repr(self) -> str:
         """Show the arguments of the constructor."""

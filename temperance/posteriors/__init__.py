@@ -1,12 +1,23 @@
 """Distributions over θ, all of which can be sampled and predicted with in the same way."""
 
 from temperance.posteriors.affine import Affine
-from temperance.posteriors.base import Centred, Density, Nodes, Posterior, WeightPosterior, centre_of
+from temperance.posteriors.base import (
+    Centred,
+    Chain,
+    Density,
+    Nodes,
+    Posterior,
+    Settings,
+    Spread,
+    WeightCurve,
+    WeightPosterior,
+    centre_of,
+)
 from temperance.posteriors.curve import CurvePosterior
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.dropout import DropoutPosterior
 from temperance.posteriors.gaussian import Gaussian
-from temperance.posteriors.laplace import EvidenceTerms, LaplacePosterior, PosteriorPrior
+from temperance.posteriors.laplace import CurvatureGaussian, EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
@@ -18,6 +29,8 @@ from temperance.posteriors.with_statistics import WithStatistics
 __all__ = [
     "Affine",
     "Centred",
+    "Chain",
+    "CurvatureGaussian",
     "CurvePosterior",
     "Density",
     "Draws",
@@ -33,7 +46,10 @@ __all__ = [
     "Process",
     "Pushforward",
     "RadialPosterior",
+    "Settings",
+    "Spread",
     "Trace",
+    "WeightCurve",
     "WeightPosterior",
     "WithStatistics",
     "centre_of",

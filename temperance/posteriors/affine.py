@@ -25,7 +25,7 @@ from temperance.model.theta import Layout
 from temperance.posteriors.base import Buffers, Nodes, Posterior, WrappedPosterior, centre_of
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.gaussian import Gaussian
-from temperance.posteriors.laplace import CorrelatedDensity
+from temperance.posteriors.laplace import CorrelatedDensity, CorrelatedGaussian
 from temperance.posteriors.mixture import Mixture
 from temperance.posteriors.point import Point
 
@@ -175,6 +175,11 @@ def lifted(inner: Posterior, centre: Tensor, basis: Tensor) -> Posterior:
     return Affine(inner, centre, basis)
 
 
+def lifted_kind(kind: type[Posterior]) -> type[Posterior]:
+    """The class of what :func:`lifted` makes of a posterior of class ``kind``."""
+    return kind if issubclass(kind, Point | Draws | Mixture) else Affine
+
+
 # ---------------------------------------------------------------------- priors
 
 
@@ -243,14 +248,16 @@ def restricted(bound: BoundPrior, layout: Layout, centre: Tensor, basis: Tensor)
     diagonal (an isotropic prior and orthogonal columns), a correlated Gaussian otherwise.
     """
     size, rank = basis.shape
-    if not all(isinstance(density, GaussianDensity | CorrelatedDensity) for _, density in bound.pieces):
+    independent = all(density.gaussian is not None for _, density in bound.pieces)
+    if not independent and not all(
+        isinstance(density, CorrelatedGaussian) or density.gaussian is not None for _, density in bound.pieces
+    ):
         inside = [(piece, density) for piece, density in bound.pieces if piece.stop <= size]
         return RestrictedPrior(((slice(0, rank), AffineDensity(inside, centre[:size], basis)),))
     precision, mean = _coordinates(bound, layout, centre, basis)
     own = precision[:rank, :rank]
     scale = own.diagonal().rsqrt()
     uneven = (own * scale * scale.unsqueeze(1) - torch.eye(rank).to(own)).abs().max()
-    independent = all(isinstance(density, GaussianDensity) for _, density in bound.pieces)
     if independent and float(uneven) <= 32 * torch.finfo(layout.dtype).eps:
         return RestrictedPrior(((slice(0, rank), GaussianDensity(mean[:rank], scale)),))
     learned = [(e.start - size + rank, e.stop - size + rank) for e in layout.entries if e.role == "likelihood"]
@@ -279,13 +286,14 @@ def _coordinates(bound: BoundPrior, layout: Layout, centre: Tensor, basis: Tenso
     weighted = torch.zeros_like(rows)
     for piece, density in bound.pieces:
         here = rows[:, piece]
-        if isinstance(density, CorrelatedDensity):
+        if isinstance(density, CorrelatedGaussian):
             weighted[:, piece] = density.operator.solve(here.to(density.mean.dtype)).double()
             away[piece] += density.mean.double()
         else:
-            assert isinstance(density, GaussianDensity)
-            weighted[:, piece] = here / torch.as_tensor(density.scale).to(here) ** 2
-            away[piece] += torch.as_tensor(density.mean).to(away)
+            assert density.gaussian is not None
+            prior_mean, scale = density.gaussian
+            weighted[:, piece] = here / torch.as_tensor(scale).to(here) ** 2
+            away[piece] += torch.as_tensor(prior_mean).to(away)
     precision = weighted @ rows.T
     precision = 0.5 * (precision + precision.T)
     return precision, torch.linalg.solve(precision, weighted @ away)

@@ -1,6 +1,7 @@
 """What a posterior is. By its type it says what it can do: every one can be predicted with; a :class:`WeightPosterior`
-can be sampled in θ; one that is :class:`Centred` has a setting of θ that stands for it; a :class:`Density` has a
-density."""
+can be sampled in θ; one that is :class:`Centred` has a setting of θ that stands for it, and one that is
+:class:`Spread` a covariance about it; a :class:`Density` has a density; :class:`Settings` are there one by one, and
+those of a :class:`Chain` in the order of a sampler; on a :class:`WeightCurve` every place is as good as any other."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from temperance.core.checks import check_count
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed
+from temperance.linalg.operator import Covariance
 from temperance.model.target import Target
+from temperance.posteriors.trace import Trace
 
 Buffers = dict[str, Tensor]
 """Running statistics (batch norm) that belong to a setting of the weights; stacked, S × ..., for several."""
@@ -44,6 +47,8 @@ class Posterior(Value, ABC):
     """How predictions are made unless told: through the network at each draw, or through its linearisation."""
     finite: ClassVar[bool] = False
     """Whether there are finitely many settings of θ, all of which prediction uses."""
+    single: ClassVar[bool] = False
+    """Whether there is one setting of θ alone."""
 
     @property
     @abstractmethod
@@ -80,6 +85,10 @@ class Posterior(Value, ABC):
         """The posteriors that this one is a mixture of, to the last, with their weights; itself where it is none."""
         return [(1.0, self)]
 
+    def map_parts(self, function: Callable[[Posterior], Posterior]) -> Posterior:
+        """``function`` of each posterior that this one is a mixture of, mixed as they were."""
+        return function(self)
+
     def inside(self, target: Target) -> tuple[Target, Posterior]:
         """The problem and the posterior in whose own coordinates this one is known: a part of θ, or a subspace."""
         return target, self
@@ -106,6 +115,42 @@ class Centred(ABC):
 
     mean: Tensor
     buffers: Buffers
+
+
+class Spread(Centred, ABC):
+    """A posterior with a covariance about its mean, Σ = ``operator``."""
+
+    operator: Covariance
+
+
+class Settings(ABC):
+    """A posterior that holds settings of θ, P numbers or S × P."""
+
+    theta: Tensor
+
+    @abstractmethod
+    def with_theta(self, theta: Tensor) -> Posterior:
+        """The same with others in their place."""
+
+
+class Chain(WeightPosterior, Settings):
+    """S equally weighted settings of θ in the order in which they were drawn, with what their sampler told."""
+
+    buffers: Buffers
+    trace: Trace | None
+
+
+class WeightCurve(WeightPosterior):
+    """A curve through weight space, t from 0 to 1."""
+
+    @abstractmethod
+    def at(self, t: Tensor | float) -> Tensor:
+        """θ(t), a row for each t."""
+
+    @property
+    @abstractmethod
+    def straight(self) -> WeightCurve:
+        """The straight line between the same ends; itself where it is one."""
 
 
 class Density(ABC):

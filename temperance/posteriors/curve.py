@@ -10,7 +10,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
-from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
+from temperance.posteriors.base import Buffers, Centred, Nodes, WeightCurve
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
 
@@ -28,7 +28,7 @@ def bernstein(t: Tensor, degree: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CurvePosterior(WeightPosterior, Centred):
+class CurvePosterior(WeightCurve, Centred):
     """θ(t) = Σₖ C(n, k) tᵏ (1 − t)ⁿ⁻ᵏ pₖ with t uniform on [0, 1]: a Bézier curve from the first control point to the
     last. ``points`` is a matrix, control points × P; two of them make a straight line.
 
@@ -65,8 +65,8 @@ class CurvePosterior(WeightPosterior, Centred):
 
     @property
     def straight(self) -> CurvePosterior:
-        """The straight line between the same ends."""
-        return CurvePosterior(self.points[[0, -1]])
+        """The straight line between the same ends; itself where it is one."""
+        return self if len(self.points) == 2 else CurvePosterior(self.points[[0, -1]])
 
     def at(self, t: Tensor | float) -> Tensor:
         """θ(t), a row for each t."""

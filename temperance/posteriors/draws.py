@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.growing import rows_file
-from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
+from temperance.posteriors.base import Buffers, Centred, Chain, Nodes
 from temperance.posteriors.trace import Trace
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Draws(WeightPosterior, Centred):
+class Draws(Chain, Centred):
     """S equally weighted settings of θ, a matrix S × P, in the order in which they were drawn; ``trace`` holds what the
     chain that drew them told of itself.
 
@@ -45,6 +45,10 @@ class Draws(WeightPosterior, Centred):
     def mean(self) -> Tensor:  # type: ignore[override]
         """The average draw."""
         return self.theta.mean(0)
+
+    def with_theta(self, theta: Tensor) -> Draws:
+        """See :class:`Settings`."""
+        return replace(self, theta=theta)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """All draws, or ``n`` of them evenly spaced where there are more."""

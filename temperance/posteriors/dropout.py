@@ -84,6 +84,13 @@ def masked(network: nn.Module) -> nn.Module:
     return made
 
 
+def choose_masks(network: nn.Module, draw: int) -> None:
+    """Have every dropout of a ``masked`` network drop what draw number ``draw`` says."""
+    for module in network.modules():
+        if isinstance(module, MaskedDropout):
+            module.draw.fill_(draw)
+
+
 def unmasked(network: nn.Module) -> nn.Module:
     """``network`` with the dropouts that :func:`masked` has replaced, in place."""
     for name, module in list(network.named_modules(remove_duplicate=False)):

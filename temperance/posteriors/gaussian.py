@@ -11,13 +11,13 @@ from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.linalg.operator import Covariance
-from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
+from temperance.posteriors.base import Buffers, Density, Nodes, Spread, WeightPosterior
 
 DEFAULT_DRAWS = 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Gaussian(WeightPosterior, Centred, Density):
+class Gaussian(WeightPosterior, Spread, Density):
     """θ ~ N(mean, Σ), Σ a covariance operator.
 
     >>> from temperance.linalg import DiagonalCovariance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -58,8 +59,20 @@ class EvidenceTerms(Value):
         return max(1.0, 0.1 * self.effective)
 
 
+class CurvatureGaussian(Gaussian):
+    """A Gaussian whose covariance is inverse curvature, in blocks: the network is linearised at its mean, and the
+    evidence is known there."""
+
+    operator: PosteriorCovariance
+    terms: EvidenceTerms
+
+    @abstractmethod
+    def log_evidence(self, tolerance: float | None = None) -> float:
+        """log p(D); refused where a Newton step would gain more than ``tolerance`` nats."""
+
+
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class LaplacePosterior(Gaussian):
+class LaplacePosterior(CurvatureGaussian):
     """N(θ*, Σ) with Σ = T (H + Λ_prior)⁻¹, the inverse curvature at θ*. Predictions linearise the network there.
 
     ``prior`` and ``likelihood`` are those of the target after their hyperparameters were chosen by evidence.
@@ -158,8 +171,20 @@ class PosteriorPrior(Prior):
         return BoundPrior([(piece, density.to(torch.device(device), layout.dtype)) for piece, density in pieces])
 
 
-class CorrelatedDensity(Density):
-    """A Gaussian with correlations: one number for all of θ in place of one for each element."""
+class CorrelatedGaussian(Density):
+    """A prior that is a Gaussian with correlations, N(mean, Σ): its log density is one number for all of θ in place of
+    one for each element, and its curvature is that of Σ's blocks."""
+
+    mean: Tensor
+    operator: PosteriorCovariance
+
+    def curvature(self, theta: Tensor) -> Tensor:
+        """Not elementwise: see ``operator``."""
+        raise ArgumentError("a Gaussian with correlations has a curvature of all of θ together, not one by one.")
+
+
+class CorrelatedDensity(CorrelatedGaussian):
+    """An earlier posterior as a density."""
 
     def __init__(self, mean: Tensor, operator: PosteriorCovariance) -> None:
         self.mean, self.operator = mean, operator

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -71,6 +72,10 @@ class Mixture(WeightPosterior):
             for share, component in zip(self.shares(), self.components, strict=True)
             for weight, part in component.parts()
         ]
+
+    def map_parts(self, function: Callable[[Posterior], Posterior]) -> Mixture:
+        """See :class:`Posterior`."""
+        return replace(self, components=tuple(component.map_parts(function) for component in self.components))
 
     def shares(self) -> tuple[float, ...]:
         """The weights, equal ones made explicit."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from temperance.core.checks import check_finite
-from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
+from temperance.posteriors.base import Buffers, Centred, Nodes, Settings, WeightPosterior
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Point(WeightPosterior, Centred):
+class Point(WeightPosterior, Centred, Settings):
     """All mass on one θ: what ordinary training gives.
 
     >>> Point(torch.zeros(3)).sample(2)
@@ -22,6 +22,7 @@ class Point(WeightPosterior, Centred):
     """
 
     finite: ClassVar[bool] = True
+    single: ClassVar[bool] = True
     theta: Tensor
     buffers: Buffers = field(default_factory=dict)
 
@@ -37,6 +38,10 @@ class Point(WeightPosterior, Centred):
     def mean(self) -> Tensor:  # type: ignore[override]
         """θ itself."""
         return self.theta
+
+    def with_theta(self, theta: Tensor) -> Point:
+        """See :class:`Settings`."""
+        return replace(self, theta=theta)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """One node of weight one."""

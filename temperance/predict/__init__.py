@@ -17,7 +17,7 @@ from temperance.posteriors.base import Posterior
 from temperance.predict import linearised_reals as _linearised_reals  # noqa: F401  it puts itself into LINEARISED
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import from_outputs
-from temperance.predict.classes import ClassPredictive
+from temperance.predict.classes import CategoryPredictive, ClassPredictive
 from temperance.predict.counts import CountPredictive
 from temperance.predict.linearised import LINKS, predict_linearised
 from temperance.predict.predictive import PREDICTIVES, SCORES, Predictive, evaluate
@@ -81,6 +81,7 @@ __all__ = [
     "PREDICTIVES",
     "SCORES",
     "AffinePredictive",
+    "CategoryPredictive",
     "ClassPredictive",
     "CountPredictive",
     "OutputSource",

@@ -21,7 +21,7 @@ from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import LearnedValues
 from temperance.predict.quantities import ValuePredictive
-from temperance.predict.source import OutputBlock, Outputs
+from temperance.predict.source import MappedOutputs, OutputBlock, Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +80,13 @@ class Rescaled(RealLikelihood):
         raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
 
 
-class AffineSource:
+class AffineSource(MappedOutputs):
     """The members of ``base`` in the new units, in the form that :class:`Rescaled` reads."""
 
     def __init__(self, base: Outputs, family: RealLikelihood, shift: Tensor, scale: Tensor) -> None:
         self.base, self.family, self.shift, self.scale = base, family, shift, scale
         self.engine, self.rows, self.weights = base.engine, base.rows, base.weights
         self.num_outputs = 2 * shift.shape[-1]
-
-    def __len__(self) -> int:
-        return len(self.base)
 
     def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
@@ -212,6 +209,18 @@ class AffinePredictive(ValuePredictive):
         """The base's, in the new units."""
         low, high = self.base.interval(level)
         return self._in_units(low), self._in_units(high)
+
+    def as_functions(self) -> AffinePredictive:
+        """The base's, in the new units."""
+        base = self.base.as_functions()
+        assert isinstance(base, ValuePredictive)
+        return self if base is self.base else AffinePredictive(base, self.shift, self.scale)
+
+    def joint_moments(self, by_draws: bool = False) -> tuple[Tensor, Tensor]:
+        """The base's, in the new units."""
+        factor, noise = self.base.joint_moments(by_draws)
+        scale = self.scale.to(noise)
+        return factor * scale.unsqueeze(-1), noise * scale.square()
 
     def sample(self, n: int = 1, seed: int = 0) -> Tensor:
         """The base's draws, in the new units."""

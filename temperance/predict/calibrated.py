@@ -18,14 +18,14 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.engine.engine import Engine
 from temperance.model.likelihoods import Likelihood
-from temperance.predict.classes import ClassPredictive
+from temperance.predict.classes import CategoryPredictive, ClassPredictive
 from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
 from temperance.predict.linearised_classes import LinearisedClassPredictive
 from temperance.predict.predictive import PREDICTIVES, Predictive
-from temperance.predict.source import OutputBlock, Outputs
+from temperance.predict.source import MappedOutputs, OutputBlock, Outputs
 
 
-class GivenSource:
+class GivenSource(Outputs):
     """Outputs that are there already: S × rows × outputs, with weights and what the likelihood has learned."""
 
     def __init__(self, outputs: Tensor, weights: Tensor, learned: Mapping[str, Tensor]) -> None:
@@ -40,6 +40,10 @@ class GivenSource:
     def blocks(self) -> Iterator[OutputBlock]:
         """All at once."""
         yield slice(0, self.rows), self.outputs, self.learned
+
+    def same_draws(self, other: Outputs) -> bool:
+        """Where the weights are the same: whoever computed these outputs knows what belongs together."""
+        return isinstance(other, GivenSource) and torch.equal(self.weights, other.weights)
 
 
 def from_outputs(
@@ -73,7 +77,7 @@ def from_outputs(
     return PREDICTIVES.of(likelihood.outcome)(source, likelihood)
 
 
-class LogitSource:
+class LogitSource(MappedOutputs):
     """The members of ``base`` with logits scale · f + shift; ``scale`` and ``shift`` have one entry, or one a class."""
 
     def __init__(self, base: Outputs, scale: Tensor, shift: Tensor) -> None:
@@ -81,9 +85,6 @@ class LogitSource:
         self.engine, self.rows, self.num_outputs, self.weights = base.engine, base.rows, base.num_outputs, base.weights
         self.shares: tuple[float, ...] = getattr(base, "shares", (1.0,))
         self.laws: list[Any] = getattr(base, "laws", [])
-
-    def __len__(self) -> int:
-        return len(self.base)
 
     def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
@@ -113,7 +114,7 @@ class _MappedLinearised(LinearisedClassPredictive):
         return made
 
 
-def map_logits(base: ClassPredictive, scale: Tensor, shift: Tensor) -> ClassPredictive:
+def map_logits(base: CategoryPredictive, scale: Tensor, shift: Tensor) -> ClassPredictive:
     """The predictive whose members' logits are scale · f + shift.
 
     >>> import temperance as tp
@@ -128,7 +129,7 @@ def map_logits(base: ClassPredictive, scale: Tensor, shift: Tensor) -> ClassPred
     return ClassPredictive(LogitSource(base.source, scale, shift), base.likelihood)
 
 
-class TransportSource:
+class TransportSource(MappedOutputs):
     """Members of ``base``, whose average is p̄, carried to an average of q by the channel that moves fewest labels.
 
     A label c stays with probability min(1, q_c / p̄_c) and otherwise becomes one of those that have too little, in
@@ -147,9 +148,6 @@ class TransportSource:
         total = lacking.sum(-1, keepdim=True)
         self._fill = torch.where(total > 0, lacking / total.clamp(min=1e-300), wanted)
         self._binary = binary
-
-    def __len__(self) -> int:
-        return len(self.base)
 
     def blocks(self) -> Iterator[OutputBlock]:
         """Outputs are the logarithms of the members' probabilities; of yes/no labels, their logits."""
@@ -178,7 +176,7 @@ class MovedPredictive(ClassPredictive):
     (tensor([0.6919]), tensor([0.6109]), tensor([0.6109]))
     """
 
-    def __init__(self, base: ClassPredictive, probs: Tensor) -> None:
+    def __init__(self, base: CategoryPredictive, probs: Tensor) -> None:
         binary = not base.exclusive
         super().__init__(TransportSource(base.source, base.likelihood, probs, binary), base.likelihood)
         self.base = base
@@ -211,10 +209,14 @@ class MovedPredictive(ClassPredictive):
             source = TransportSource(functions, self.likelihood, self.probs, not self.exclusive)
         return ClassPredictive(source, self.likelihood)
 
+    def as_functions(self) -> ClassPredictive:
+        """See :class:`Predictive`."""
+        return self._together(FUNCTION_DRAWS)
+
     def sample(self, n: int = 1, seed: int = 0) -> Tensor:
         """n draws of all rows together; each row has the new probabilities."""
         return self._together(check_count(n, "n")).sample(n, seed)
 
     def joint_log_prob(self, y: Any) -> Tensor:
         """log p of all rows together."""
-        return self._together(FUNCTION_DRAWS).joint_log_prob(y)
+        return self.as_functions().joint_log_prob(y)

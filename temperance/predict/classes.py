@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import cast
 
@@ -14,16 +15,16 @@ from temperance.predict import scores
 from temperance.predict.predictive import PREDICTIVES, SCORES, Predictive
 
 
-class ClassPredictive(Predictive):
-    """For classes (``Categorical``) and yes/no labels (``Bernoulli``).
+class CategoryPredictive(Predictive):
+    """Whatever has probabilities of classes, or of yes/no labels; subclasses say where they come from.
 
     Of several yes/no labels, entropy, aleatoric part and mutual information are sums over the labels.
     """
 
-    @cached_property
+    @property
+    @abstractmethod
     def probs(self) -> Tensor:
-        """Averaged probabilities: rows × classes, or rows × labels for ``Bernoulli``."""
-        return self.mean().clamp(0.0, 1.0)  # the average of ones may round to more than one
+        """Probabilities: rows × classes, or rows × labels for ``Bernoulli``."""
 
     @property
     def outcome(self) -> Categories:
@@ -66,7 +67,16 @@ class ClassPredictive(Predictive):
         return self.outcome.answers(self.probs)
 
 
-def class_scores(predictive: ClassPredictive, y: Tensor) -> dict[str, float]:
+class ClassPredictive(CategoryPredictive):
+    """For classes (``Categorical``) and yes/no labels (``Bernoulli``)."""
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """Averaged probabilities: rows × classes, or rows × labels for ``Bernoulli``."""
+        return self.mean().clamp(0.0, 1.0)  # the average of ones may round to more than one
+
+
+def class_scores(predictive: CategoryPredictive, y: Tensor) -> dict[str, float]:
     """``accuracy``, ``brier`` and ``ece`` of classes."""
     probs, labels = predictive.probs, y.reshape(-1)
     return {

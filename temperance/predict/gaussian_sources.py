@@ -3,7 +3,7 @@ functions."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, singledispatch
 from typing import Any, Protocol
@@ -16,10 +16,10 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
 from temperance.data.sources import Inputs, first_tensor
 from temperance.engine.engine import Engine
-from temperance.posteriors import LaplacePosterior, Posterior, Process
+from temperance.posteriors import CurvatureGaussian, Posterior, Process
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
-from temperance.predict.source import OutputBlock
+from temperance.predict.source import OutputBlock, Outputs
 
 _BLOCK_BYTES = 2**25
 _KEEP_BYTES = 2**28
@@ -62,7 +62,7 @@ def _law(posterior: Posterior, engine: Engine, x: Inputs) -> Law:
 
 
 @_law.register
-def _(posterior: LaplacePosterior, engine: Engine, x: Inputs) -> Law:
+def _(posterior: CurvatureGaussian, engine: Engine, x: Inputs) -> Law:
     return LinearLaw(engine, posterior, x)
 
 
@@ -107,7 +107,7 @@ class Linearised:
         self.num_outputs = self.laws[0].num_outputs
 
 
-class LinearisedSource(ABC):
+class LinearisedSource(Outputs):
     """Shared by the sources here: rows, outputs, and ``each`` weighted members for every component."""
 
     def __init__(self, linear: Linearised, each: int, seed: int) -> None:
@@ -243,6 +243,13 @@ class FunctionSource(LinearisedSource):
             centre, _ = law.learned_moments()
             rows.extend(centre + delta[-size:] for delta in deltas)
         return self._unflatten(torch.stack(rows))
+
+    def same_draws(self, other: Outputs) -> bool:
+        """By the first displacement of θ of each component."""
+        if not isinstance(other, FunctionSource) or len(self) != len(other):
+            return False
+        pairs = zip(self._deltas, other._deltas, strict=False)
+        return all(d[0].shape == e[0].shape and torch.equal(d[0], e[0]) for d, e in pairs)
 
     def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`. Outputs are kept where they are small."""

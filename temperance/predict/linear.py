@@ -20,13 +20,13 @@ from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.curvature.capture import Capture, CapturedPass, RuleBroken
 from temperance.inference.curvature.general import GeneralGradients
-from temperance.inference.curvature.layers import EmbeddingLayer, Layer, Matrix
+from temperance.inference.curvature.layers import Layer, Lookup, Matrix
 from temperance.inference.curvature.products import JacobianProducts, differentiable_twice
-from temperance.linalg.blocks import Block, DiagonalBlock
-from temperance.linalg.kronecker import KroneckerBlock, KroneckerInverse, matrix_output_covariance
-from temperance.linalg.operator import Covariance
+from temperance.linalg.blocks import Block
+from temperance.linalg.kronecker import matrix_output_covariance
+from temperance.linalg.operator import Covariance, MatrixCovariance
 from temperance.linalg.places import take
-from temperance.posteriors import LaplacePosterior
+from temperance.posteriors import CurvatureGaussian
 
 _NUMBERS = 2**25  # of Jacobians held at once
 _JOINT_NUMBERS = 2**29  # of a block's Jacobian for a joint covariance
@@ -109,7 +109,7 @@ class Pass:
 class LinearLaw:
     """Outputs under a Laplace posterior: Gaussian, with mean f(x; θ*) and covariance J Σ Jᵀ."""
 
-    def __init__(self, engine: Engine, posterior: LaplacePosterior, x: Inputs) -> None:
+    def __init__(self, engine: Engine, posterior: CurvatureGaussian, x: Inputs) -> None:
         self.engine, self.posterior = engine, posterior
         self.operator = posterior.operator
         layout = engine.layout
@@ -179,16 +179,16 @@ class LinearLaw:
         rows = flow.rows
         largest = 0
         for layer, calls in zip(self.capture.layers, flow.calls, strict=True):
-            if isinstance(layer, Matrix) and not isinstance(layer, EmbeddingLayer) and calls.inputs:
+            if isinstance(layer, Matrix) and not isinstance(layer, Lookup) and calls.inputs:
                 places = layer.input_rows(calls.inputs, rows).shape[2]
                 largest = max(largest, layer.size if places > 1 else 0, 8 * int(layer.size**0.5))
-        generic = sum(block.size for block, _ in self.blocks if not self._has_shortcut(block))
+        generic = sum(block.size for block, factor in self.blocks if not self._has_shortcut(block, factor))
         return self.num_outputs * max(1, largest + generic)
 
-    def _has_shortcut(self, block: Block) -> bool:
+    def _has_shortcut(self, block: Block, factor: Covariance) -> bool:
         if isinstance(block.places, Tensor):
             return False
-        return isinstance(block, DiagonalBlock) or (isinstance(block, KroneckerBlock) and block.places in self._layers)
+        return factor.is_diagonal or (isinstance(factor, MatrixCovariance) and block.places in self._layers)
 
     def chunks(self, x: Inputs, batch_size: int) -> Iterator[tuple[slice, Inputs]]:
         """Rows small enough to work on at once."""
@@ -211,24 +211,28 @@ class LinearLaw:
             yield run.outputs, self.operator.temperature * total
 
     def _covariance(self, run: Pass, block: Block, factor: Covariance) -> Tensor:
-        if isinstance(block, KroneckerBlock) and not isinstance(block.places, Tensor) and block.places in self._layers:
+        if isinstance(block.places, Tensor):
+            half = factor.half(run.jacobian(block))
+            return half @ half.mT
+        if isinstance(factor, MatrixCovariance) and block.places in self._layers:
             number, group = self._layers[block.places]
-            assert isinstance(factor, KroneckerInverse)
             layer = self.capture.layers[number]
-            if isinstance(layer, EmbeddingLayer):
-                return _word_covariance(run, number, layer, block, factor)
+            if isinstance(layer, Lookup):
+                words = layer.words(run.flow.calls[number].inputs, run.rows)
+                found = [layer.output_rows(gradients[number], run.rows)[0] for gradients in run.gradients]
+                return factor.lookup_covariance(words, torch.stack([layer.without_padding(words, g) for g in found]))
             a, g = run.layer_rows(number)
             return factor.output_covariance(a[group], g[:, group])
-        if isinstance(block, DiagonalBlock) and not isinstance(block.places, Tensor):
-            return self._diagonal_covariance(run, block, factor.diagonal())
+        if factor.is_diagonal:
+            return self._diagonal_covariance(run, block.places, factor.diagonal())
         half = factor.half(run.jacobian(block))
         return half @ half.mT
 
-    def _diagonal_covariance(self, run: Pass, block: DiagonalBlock, variance: Tensor) -> Tensor:
+    def _diagonal_covariance(self, run: Pass, places: Sequence[Span], variance: Tensor) -> Tensor:
         """Layer by layer: a matrix layer without its Jacobian, others with."""
         whole = torch.zeros(self.engine.layout.size, dtype=variance.dtype, device=variance.device)
         at = 0
-        for start, stop in block.places:
+        for start, stop in places:
             whole[start:stop] = variance[at : at + stop - start]
             at += stop - start
         total: Tensor | float = 0.0
@@ -237,7 +241,7 @@ class LinearLaw:
             if not bool((own > 0).any()):
                 continue
             layer: Layer | None = self.capture.layers[number] if number < len(self.capture.layers) else None
-            if isinstance(layer, Matrix) and layer.has_weight and not isinstance(layer, EmbeddingLayer):
+            if isinstance(layer, Matrix) and layer.has_weight and not isinstance(layer, Lookup):
                 total = total + self._matrix_diagonal(run, number, layer, whole)
                 continue
             scaled = run.jacobian_of(number) * own.sqrt()
@@ -326,25 +330,10 @@ class LinearLaw:
         return mean, covariance
 
 
-def _word_covariance(
-    run: Pass, number: int, layer: EmbeddingLayer, block: KroneckerBlock, factor: KroneckerInverse
-) -> Tensor:
-    """An embedding: rows of one word are summed first, for they share a vector."""
-    words = layer.words(run.flow.calls[number].inputs, run.rows)
-    made = [layer.without_padding(words, layer.output_rows(found[number], run.rows)[0]) for found in run.gradients]
-    g = torch.stack(made) / block.in_scale  # C × B × R × D
-    g = g if block.basis_in is None else g @ block.basis_in
-    same = (words.unsqueeze(-1) == words.unsqueeze(-2)).to(g.dtype)  # B × R × R
-    summed = same @ g
-    weight = 1.0 / (factor.precision[words] * block.out_scale[words].square().unsqueeze(-1))
-    weight = weight / same.sum(-1, keepdim=True)
-    return torch.einsum("cbrd,brd,ebrd->bce", summed, weight, summed)
-
-
 class Displacements(Sequence[Tensor]):
     """θ_s − θ* for draws θ_s: kept together where they are small, and made one by one, anew each time, where not."""
 
-    def __init__(self, posterior: LaplacePosterior, draws: int, seed: int) -> None:
+    def __init__(self, posterior: CurvatureGaussian, draws: int, seed: int) -> None:
         self.posterior, self.nodes = posterior, posterior.nodes(draws, seed)
         self._kept: dict[int, Tensor] | None = None
         if draws * posterior.size * posterior.mean.element_size() <= _KEEP_BYTES:

@@ -49,8 +49,6 @@ class LinearisedMixin(Predictive):
     """The predictive of the same outcome over draws."""
     points: ClassVar[int] = _VALUE_POINTS
     """How many points stand for a row's Gaussian."""
-    gaussian: ClassVar[bool] = False
-    """Whether y itself is Gaussian: its covariance is ``output_covariance()`` and that of the noise."""
 
     source: LinearisedSource
     functions: Callable[[int], FunctionSource]
@@ -69,6 +67,10 @@ class LinearisedMixin(Predictive):
     @cached_property
     def _functions(self) -> FunctionSource:
         return self.functions(FUNCTION_DRAWS)
+
+    def as_functions(self) -> Predictive:
+        """Draws of functions in place of points."""
+        return self if isinstance(self.source, FunctionSource) else self._over(self._functions)
 
     def _over(self, source: FunctionSource) -> Predictive:
         """The same predictive over draws of functions."""

@@ -17,6 +17,7 @@ from temperance.predict.reals import RealPredictive
 from temperance.predict.source import OutputBlock
 
 _ENTROPY_POINTS = 256
+_EXACT = 2048  # rows times outputs up to which the covariance of all rows is factorised
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,6 @@ class LinearisedRealPredictive(LinearisedMixin, RealPredictive):
 class LinearisedNormalPredictive(LinearisedRealPredictive):
     """Regression with Gaussian noise: y ~ N(f, V + σ²), in closed form (averaged over a learned σ)."""
 
-    gaussian = True
     source: GaussianSource
 
     def __init__(self, source: MarginalSource, likelihood: AdditiveGaussianNoise) -> None:
@@ -133,6 +133,15 @@ class LinearisedNormalPredictive(LinearisedRealPredictive):
         white = torch.linalg.solve_triangular(lower, delta, upper=False).squeeze(-1)
         log_det = 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return -0.5 * (white.square().sum(-1) + log_det + outputs.shape[-1] * math.log(2 * math.pi))
+
+    def joint_moments(self, by_draws: bool = False) -> tuple[Tensor, Tensor]:
+        """Its own covariance, where it is one Gaussian of few rows and outputs."""
+        rows, outputs = len(self), self.source.num_outputs
+        if by_draws or len(self.source.laws) > 1 or rows * outputs > _EXACT:
+            return super().joint_moments(by_draws)
+        values, vectors = torch.linalg.eigh(self.output_covariance().double())
+        root = vectors * values.clamp(min=0.0).sqrt()
+        return root.view(rows, outputs, -1), self.aleatoric_variance().double()
 
     def joint_log_prob(self, y: Any) -> Tensor:
         """log p of all rows together, log Σ over components and noise levels of N(y; f, K + σ² I), in closed form."""

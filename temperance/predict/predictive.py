@@ -53,6 +53,11 @@ class Predictive(ABC):
         """S, how many settings of θ are averaged."""
         return len(self.source)
 
+    def as_functions(self) -> Predictive:
+        """The same predictive with members that are functions, one θ for all rows: itself, unless its members are
+        points of each row's own distribution."""
+        return self
+
     def _over_rows(self, function: Statistic) -> Tensor:
         """``function`` of (outputs S × b × C, learned) for each block, joined along rows (the result's first dim)."""
         return torch.cat([function(outputs, learned) for _, outputs, learned in self.source.blocks()])

@@ -52,6 +52,23 @@ class ValuePredictive(Predictive):
     def quantile(self, level: float) -> Tensor:
         """The value below which y falls with probability ``level``, rows × outputs."""
 
+    def joint_moments(self, by_draws: bool = False) -> tuple[Tensor, Tensor]:
+        """Of all rows together, in float64: a factor F, rows × outputs × K, of the covariance Σ_k F_ik F_jkᵀ of the
+        members' means between any rows, and the variance of the noise, rows × outputs.
+
+        The covariance is that of the members, Σ_s w_s (f_s − f̄)(f_s − f̄)ᵀ, unless the predictive knows its own;
+        ``by_draws`` takes draws even then, so that two predictives of the same draws fit together.
+        """
+        made = self.as_functions()
+        weights = made.weights.double()
+        weights = (weights / weights.sum()).view(-1, 1, 1)
+        factors, noises = [], []
+        for _, outputs, learned in made.source.blocks():
+            means = made.likelihood.mean(outputs, learned).double()
+            factors.append(((means - (weights * means).sum(0)) * weights.sqrt()).permute(1, 2, 0))
+            noises.append((weights * made.likelihood.variance(outputs, learned).double()).sum(0))
+        return torch.cat(factors), torch.cat(noises)
+
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central predictive interval of y: (low, high), rows × outputs."""
         tail = (1 - check_level(level)) / 2

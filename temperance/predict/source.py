@@ -34,8 +34,31 @@ class Outputs(Protocol):
     def blocks(self) -> Iterator[OutputBlock]:
         """(rows, outputs S × b × C, learned parameters S × ...) for consecutive blocks of rows."""
 
+    @property
+    def origin(self) -> Outputs:
+        """Whose members these are: its own, unless it maps those of another source."""
+        return self
 
-class OutputSource:
+    def same_draws(self, other: Outputs) -> bool:
+        """Whether member s of both is the same θ; no, where nobody can tell. To be asked of their origins."""
+        return False
+
+
+class MappedOutputs(Outputs):
+    """The members of ``base``, mapped one by one."""
+
+    base: Outputs
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def origin(self) -> Outputs:
+        """That of the base."""
+        return self.base.origin
+
+
+class OutputSource(Outputs):
     """Outputs S × N × C of a target's network: S nodes, N rows.
 
     They are computed once and kept when small; when large, they are computed block by block each time they are needed,
@@ -78,6 +101,13 @@ class OutputSource:
             yield block
         if self._kept is not None:
             self._kept, self._complete = made, True
+
+    def same_draws(self, other: Outputs) -> bool:
+        """By the first and the last setting of θ."""
+        if not isinstance(other, OutputSource) or len(self) != len(other):
+            return False
+        ends = [(k, k + 1) for k in (0, len(self) - 1)]
+        return all(torch.equal(self._nodes.fetch(*end)[0], other._nodes.fetch(*end)[0]) for end in ends)
 
     def _compute(self, rows: slice) -> OutputBlock:
         engine, total = self.engine, len(self._nodes)

@@ -20,7 +20,7 @@ from temperance.data.data import Data
 from temperance.engine.engine import Engine
 from temperance.inference.curvature.evidence import Tune, evidence_gradient
 from temperance.model.target import Target
-from temperance.posteriors import Density, Gaussian, LaplacePosterior, Posterior, centre_of
+from temperance.posteriors import CurvatureGaussian, Density, Posterior, Spread, centre_of
 from temperance.posteriors.dropout import unmasked
 from temperance.predict import Predictive, evaluate, predict
 from temperance.run import store
@@ -129,14 +129,14 @@ class Fitted:
 
     def log_evidence(self, tolerance: float | None = None) -> float:
         """log p(D), where the method has it; refused away from a mode (see :class:`LaplacePosterior`)."""
-        if not isinstance(self.posterior, LaplacePosterior):
+        if not isinstance(self.posterior, CurvatureGaussian):
             raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
         return self.posterior.log_evidence(tolerance)
 
     def evidence_gradient(self, prior: str | None = "layer", noise: bool = False) -> dict[str, float]:
         """How the log evidence of a Laplace posterior changes with the log precision of the prior, of all parameters
         (``"scalar"``) or of each layer by name, and with the log of the noise scale (``"noise"``)."""
-        if not isinstance(self.posterior, LaplacePosterior):
+        if not isinstance(self.posterior, CurvatureGaussian):
             raise ArgumentError(f"{type(self.method).__name__} does not estimate the evidence; a Laplace method does.")
         return evidence_gradient(self.engine, self.posterior, Tune(prior, noise=noise))  # type: ignore[arg-type]
 
@@ -167,7 +167,7 @@ class Fitted:
             for rows in theta.split(max(1, min(draws, 2**24 // target.layout.size))):
                 log_joint = engine.log_density(rows.to(target.device), known)
                 terms.append(log_joint.double().cpu() - posterior.log_prob(rows).double().cpu())
-        if isinstance(posterior, Gaussian):  # draws must be where their density says, or log q is rounding error
+        if isinstance(posterior, Spread):  # draws must be where their density says, or log q is rounding error
             inside = posterior.operator.inverse_quadratic(theta[:10] - posterior.mean).double().mean()
             expected = posterior.operator.rank
             if not 0.1 * expected <= float(inside) <= 10 * expected + 10:

@@ -17,7 +17,7 @@ from temperance.core.growing import rows_file
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
-from temperance.posteriors import Draws, Posterior
+from temperance.posteriors import Chain, Posterior
 from temperance.run import store
 from temperance.run.fitted import Fitted
 from temperance.run.parts import info_in, layout_in
@@ -133,8 +133,8 @@ def check_same_network(run: store.Run, target: Target) -> None:
         )
 
 
-def _draws_in(posterior: Posterior) -> list[Draws]:
-    return [part for _, part in posterior.parts() if isinstance(part, Draws)]
+def _draws_in(posterior: Posterior) -> list[Chain]:
+    return [part for _, part in posterior.parts() if isinstance(part, Chain)]
 
 
 def _to_device(value: Any, device: torch.device) -> Any:

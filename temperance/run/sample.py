@@ -24,7 +24,7 @@ from temperance.model.likelihoods.base import LearnedValues, Likelihood
 from temperance.model.priors.base import BoundPrior, Density, Prior, span
 from temperance.model.target import Target
 from temperance.model.theta import Entry, Layout
-from temperance.posteriors import Draws, Mixture
+from temperance.posteriors import Chain
 from temperance.posteriors.trace import Transitions
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
@@ -40,7 +40,7 @@ class Samples:
     fitted: Fitted = field(repr=False)
 
     @property
-    def chains(self) -> tuple[Draws, ...]:
+    def chains(self) -> tuple[Chain, ...]:
         """One :class:`~temperance.posteriors.Draws` for each chain, with its trace."""
         return diagnose.chains.chains_of(self.fitted.posterior)
 
@@ -142,7 +142,6 @@ def sample(
         checkpoint=checkpoint,
         progress=progress,
     )
-    assert isinstance(fitted.posterior, Mixture)
     return Samples(torch.stack([d.theta for d in diagnose.chains.chains_of(fitted.posterior)]), fitted)
 
 

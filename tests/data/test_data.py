@@ -151,3 +151,9 @@ def test_bad_data_is_refused_with_a_reason():
         Data.of(Endless())
     with pytest.raises(DataError, match="known number of rows N"):
         Data.of(DataLoader(Endless()))
+
+
+def test_data_know_whether_they_are_in_memory():
+    x = torch.zeros(4, 2)
+    assert Data(x, x).in_memory
+    assert not Data.of(DataLoader(TensorDataset(x, x))).in_memory

@@ -103,3 +103,22 @@ def test_not_positive_definite():
 def test_size_counts_ranges_and_indices():
     assert DiagonalBlock(spans((0, 2), (5, 8)), positive(5)).size == 5
     assert DiagonalBlock(torch.tensor([4, 1]), positive(2)).size == 2
+
+
+@blocks
+def test_diagonal_by_form(name):
+    block, _ = BLOCKS[name]()
+    factor = block.factorise(prior_for(block), 0.6)
+    assert block.is_diagonal == factor.is_diagonal == name.startswith("Diagonal")
+    assert not block.is_diagonal or torch.equal(factor.dense(), torch.diag(factor.diagonal()))
+
+
+@blocks
+def test_only_a_matrix_that_is_added_to_drowns_a_small_prior(name):
+    block, _ = BLOCKS[name]()
+    floor = block.rounding()
+    assert (floor > 0) == isinstance(block, DenseBlock)
+    if floor:
+        largest = block.matrix.diagonal().max()
+        assert largest + 0.001 * floor == largest
+        assert largest + floor > largest

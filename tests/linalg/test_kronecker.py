@@ -117,3 +117,14 @@ def test_rounding_below_zero_is_zero():
     nearly = torch.diag(torch.tensor([1.0, -1e-6], dtype=F64))
     block = kronecker_block(spans((0, 4)), nearly, torch.eye(2, dtype=F64), ones, ones, False, 1.0)
     assert float(block.values_in.min()) == 0.0
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_lookup_covariance_without_a_jacobian(rows):
+    """Vectors of 4 words in 3 dimensions; some words come twice in an example."""
+    block = kronecker_block(spans((0, 12)), gram(3, 3), positive(4), positive(3), positive(4, seed=1), False, 7.0)
+    covariance = block.factorise(prior_for(block), 0.6)
+    words, g = torch.arange(2 * rows).view(2, rows) % 4 % 3, random(2, 2, rows, 3, seed=6)
+    picked = torch.nn.functional.one_hot(words, 4).to(F64)
+    jacobian = torch.einsum("brw,cbrd->bcwd", picked, g).flatten(2)
+    same(covariance.lookup_covariance(words, g), jacobian @ covariance.dense() @ jacobian.mT)

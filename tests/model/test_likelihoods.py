@@ -134,3 +134,12 @@ def test_probabilities_are_the_softmax(classes: int) -> None:
     torch.testing.assert_close(probabilities(f[0]), f[0].softmax(-1), rtol=1e-12, atol=1e-300)
     f.requires_grad_()
     assert torch.autograd.gradcheck(lambda v: probabilities(v / 50), f)
+
+
+def test_noise_that_is_given_can_be_changed():
+    assert tp.Normal(scale=0.5).given_noise == 0.5
+    assert tp.Normal(scale=0.5, num_outputs=2).with_noise(0.1) == tp.Normal(scale=0.1, num_outputs=2)
+    for other in (tp.Normal(), tp.StudentT(scale=0.5), tp.HeteroscedasticNormal(), tp.Categorical()):
+        assert other.given_noise is None
+    with pytest.raises(NotImplementedError, match="Categorical has no noise of a given scale"):
+        tp.Categorical().with_noise(1.0)

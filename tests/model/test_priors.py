@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
+import scipy.integrate
 import scipy.stats
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.model.priors.location_scale import GaussianDensity
 from temperance.model.theta import Layout
+from temperance.run.sample import density_target
 from temperance.testing import CheckFailure, check_prior
 
 PRIORS = [
@@ -127,3 +129,56 @@ def test_the_check_itself_can_fail():
         check_prior(_WrongSpread(0.8))
     with pytest.raises(CheckFailure, match=r"FAIL.*integrates to one"):
         check_prior(_Unnormalised(1.0))
+
+
+def _pieces(prior):
+    return prior.bind(Layout.of(nn.Linear(2, 1).double())).pieces
+
+
+@pytest.mark.parametrize("prior", [*PRIORS[:3], *PRIORS[5:-1]], ids=repr)
+def test_curvature_is_the_second_derivative_of_the_log_density(prior):
+    ((_, density),) = _pieces(prior)
+    theta = torch.tensor([0.31, -1.2, 2.05], dtype=torch.float64)
+    hessian = torch.autograd.functional.hessian(lambda t: density.log_density(t).sum(), theta)
+    assert torch.allclose(density.curvature(theta), -hessian.diagonal(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        tp.GaussianPrior(0.5, mean=0.7),
+        tp.LaplacePrior(0.3, mean=-0.4),
+        tp.StudentTPrior(0.5, mean=0.2, df=7.0),
+        tp.MixturePrior((tp.GaussianPrior(1.0, mean=0.5), tp.LaplacePrior(0.2, mean=-1.0)), (0.3, 0.7)),
+    ],
+    ids=repr,
+)
+def test_moments_against_quadrature(prior):
+    ((_, density),) = _pieces(prior)
+
+    def average(function):
+        def integrand(x):
+            return function(x) * math.exp(float(density.log_density(torch.tensor(x, dtype=torch.float64))))
+
+        return scipy.integrate.quad(integrand, -60, 60, points=[-1.0, -0.4, 0.5], limit=500)[0]
+
+    mean, variance = density.moments()
+    assert float(mean) == pytest.approx(average(lambda x: x), abs=1e-7)
+    assert float(variance) == pytest.approx(average(lambda x: (x - float(mean)) ** 2), rel=1e-4)
+
+
+def test_densities_say_what_they_are():
+    """Mean and scale of a Gaussian alone; no moments where nobody knows them; no curvature along straight lines."""
+    ((_, gaussian),) = _pieces(tp.GaussianPrior(0.5, mean=0.7))
+    assert gaussian.gaussian == (0.7, 0.5)
+    others = [tp.LaplacePrior(), tp.StudentTPrior(), tp.MixturePrior((tp.GaussianPrior(),))]
+    assert [_pieces(prior)[0][1].gaussian for prior in others] == [None, None, None]
+    assert [_pieces(prior)[0][1].bends for prior in others] == [False, True, True]
+    assert _pieces(tp.StudentTPrior(df=2.0))[0][1].moments()[1] == math.inf
+    learned = tp.GaussianPrior(tp.Learned(1.0, each="network"))
+    ((_, joint),) = tp.Target(nn.Linear(2, 1), tp.Categorical(), learned).bound_prior.pieces
+    assert (joint.gaussian, joint.moments()) == (None, None)
+    with pytest.raises(ArgumentError, match="have a curvature together, not one by one"):
+        joint.curvature(torch.zeros(4))
+    ((_, flat),) = density_target(lambda theta: -theta.square().sum(), torch.zeros(2)).bound_prior.pieces
+    assert (flat.gaussian, flat.moments()) == (None, None)

@@ -85,3 +85,18 @@ def test_group_norm_is_torchs() -> None:
 def test_bad_arguments_are_named(make: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("threshold", [False, True])
+def test_it_knows_the_gradients_of_its_own_parameters(threshold: bool) -> None:
+    torch.manual_seed(0)
+    layer = FilterResponseNorm(3, threshold=threshold).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x, g = torch.randn(2, 3, 4, 5, dtype=torch.float64), torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    layer(x).backward(g)
+    found = layer.channel_gradients(x, g)
+    assert set(found) == {name for name, _ in layer.named_parameters()}
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(found[name].sum((0, 2, 3)), parameter.grad, rtol=1e-10)

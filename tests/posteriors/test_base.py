@@ -1,4 +1,4 @@
-"""What every posterior refuses."""
+"""What every posterior refuses, and what each says of itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.linalg import DenseCovariance, DiagonalCovariance
-from temperance.posteriors import Draws, Gaussian, Mixture, Point
+from temperance.posteriors import Chain, CurvePosterior, Draws, Gaussian, Mixture, Point, Settings, Spread, WeightCurve
+from temperance.posteriors.affine import lifted, lifted_kind
 
 
 def test_a_nan_never_becomes_a_posterior():
@@ -37,3 +38,38 @@ def test_bad_arguments():
         Gaussian(torch.zeros(2), DiagonalCovariance(torch.ones(3)))
     with pytest.raises(ArgumentError, match="draws × P"):
         Draws(torch.zeros(3))
+
+
+def test_a_map_of_settings_keeps_the_mixture_and_what_belongs_to_them():
+    statistics = {"bn.running_mean": torch.ones(3, 2)}
+    mixture = Mixture((Draws(torch.zeros(3, 2), statistics), Mixture((Point(torch.zeros(2)),))), (0.2, 0.8))
+    found = mixture.map_parts(lambda part: part.with_theta(part.theta + 1))
+    assert found.weights == (0.2, 0.8)
+    assert [type(part) for _, part in found.parts()] == [Draws, Point]
+    assert all(bool((part.theta == 1).all()) for _, part in found.parts())
+    assert found.components[0].buffers is statistics
+
+
+def test_posteriors_say_by_type_what_they_can_do():
+    gaussian = Gaussian(torch.zeros(2), DiagonalCovariance(torch.ones(2)))
+    line = CurvePosterior(torch.tensor([[0.0, 0.0], [2.0, 4.0]]))
+    every = {"point": Point(torch.zeros(2)), "draws": Draws(torch.zeros(3, 2)), "gaussian": gaussian, "line": line}
+    able = {
+        kind: {n for n, p in every.items() if isinstance(p, kind)} for kind in (Settings, Chain, Spread, WeightCurve)
+    }
+    assert able == {Settings: {"point", "draws"}, Chain: {"draws"}, Spread: {"gaussian"}, WeightCurve: {"line"}}
+    assert [name for name, posterior in every.items() if posterior.single] == ["point"]
+    assert line.straight is line
+    bent = CurvePosterior(torch.tensor([[0.0, 0.0], [9.0, 9.0], [2.0, 4.0]]))
+    assert torch.equal(bent.straight.points, line.points)
+
+
+def test_what_a_subspace_gives_is_known_beforehand():
+    centre, basis = torch.zeros(3), torch.ones(3, 2)
+    inner = (
+        Point(torch.zeros(2)),
+        Draws(torch.zeros(3, 2)),
+        Mixture((Point(torch.zeros(2)),)),
+        Gaussian(torch.zeros(2), DiagonalCovariance(torch.ones(2))),
+    )
+    assert all(lifted_kind(type(part)) is type(lifted(part, centre, basis)) for part in inner)

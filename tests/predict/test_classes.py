@@ -28,3 +28,24 @@ def test_confident_yes_or_no_ensembles_have_finite_entropy():
 
     ours, draws = members(Mine(), [[0.0]])
     assert float(predict(Engine(ours), draws, ONE).entropy()) == pytest.approx(math.log(2))
+
+
+class _Table(tp.predict.CategoryPredictive):
+    """Probabilities from anywhere."""
+
+    def __init__(self, base, probs):
+        super().__init__(base.source, base.likelihood)
+        self._probs = probs
+
+    @property
+    def probs(self):
+        return self._probs
+
+
+def test_whatever_has_class_probabilities_can_be_decided_with():
+    base = tp.predict.from_outputs([[0.0, 0.0], [0.0, 0.0]], tp.Categorical())
+    made = _Table(base, torch.tensor([[0.9, 0.1], [0.3, 0.7]]))
+    assert made.predict().tolist() == [0, 1]
+    assert made.entropy().tolist() == pytest.approx([0.325083, 0.610864], abs=1e-5)
+    assert torch.equal(tp.decide.members.class_probabilities(made), made.probs)
+    assert made.as_functions() is made

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def run_demo(
         base: float | None = None
         for name, make in SHOWN.items():
             console.print(f"{name}: training on digits (seed {seed + number}) …")
-            result, predictions = _one(name, _suited(make(), epochs), seed + number, epochs, base)
+            result, predictions = _one(name, make().for_epochs(epochs), seed + number, epochs, base)
             base = base or result.time
             runs[name].append(_relative(result, base))
             if number == 0:
@@ -95,15 +95,6 @@ def run_demo(
     page = write_page(folder, results, figures, settings)
     console.print(f"Wrote {page} (open it in a browser), results.json and {len(figures)} plots.")
     return results
-
-
-def _suited(method: tp.Inference[Any], epochs: int) -> tp.Inference[Any]:
-    """A demo of few epochs has few iterates for SWAG: it takes those there are."""
-    if isinstance(method, tp.SWAG) and epochs < 2 * method.rank + 2:
-        if epochs < 6:
-            return replace(method, rank=2, start=0.0, every=1)
-        return replace(method, rank=max(2, epochs // 2 - 1))
-    return method
 
 
 def _one(

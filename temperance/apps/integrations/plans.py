@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
 from temperance.core.checks import check_count
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.inference.points.swag import SWAG
-from temperance.model.priors import GaussianPrior
 from temperance.model.target import Target
 from temperance.run.optim.base import ChainOptimizer, weight_decay_of
 
@@ -116,10 +117,11 @@ def check_temperature(temperature: float, optimizers: Sequence[Any]) -> None:
 
 
 def _prior_remarks(target: Target, group: Mapping[str, Any], num_data: int) -> list[str]:
-    prior = target.prior
-    if not isinstance(prior, GaussianPrior) or not isinstance(prior.scale, int | float):
+    prior, layout = target.prior, target.layout
+    pieces = [density.gaussian for _, density in prior.densities(layout, layout.network_entries)]
+    if len(pieces) > 1 or pieces[0] is None or isinstance(pieces[0][1], Tensor):
         return []
-    wanted = weight_decay_of(prior.scale, num_data)
+    wanted = weight_decay_of(pieces[0][1], num_data)
     if math.isclose(group["weight_decay"], wanted, rel_tol=1e-4):
         return []
     return [

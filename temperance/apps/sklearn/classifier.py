@@ -14,7 +14,7 @@ from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty
 from temperance.core.errors import DataError
 from temperance.core.outcomes import Classes, Outcome
 from temperance.judge.calibrate import CalibrationRule, Isotonic, Temperature, Vector
-from temperance.predict import ClassPredictive
+from temperance.predict import CategoryPredictive
 
 
 class BayesianClassifier(ClassifierMixin, BayesianEstimator):
@@ -61,10 +61,10 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
         counts = np.bincount(y)
         return y if counts.min() > 1 and held >= len(counts) <= len(y) - held else None
 
-    def predictive(self, X: Any) -> ClassPredictive:
+    def predictive(self, X: Any) -> CategoryPredictive:
         """The whole predictive distribution at X; class k is ``classes_[k]``."""
         found = super().predictive(X)
-        assert isinstance(found, ClassPredictive)
+        assert isinstance(found, CategoryPredictive)
         return found
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -17,14 +17,14 @@ from torch import Tensor
 from temperance.apps.tables.columns import IMPUTATIONS
 from temperance.apps.tables.encode import Encoded
 from temperance.predict import PREDICTIVES, Predictive
-from temperance.predict.source import OutputBlock
+from temperance.predict.source import OutputBlock, Outputs
 from temperance.run.fitted import Fitted
 
 _OUTPUTS = 2**23  # numbers in a block: draws × imputations × rows × outputs
 _KEEP = 2**25
 
 
-class MarginalSource:
+class MarginalSource(Outputs):
     """Outputs of all rows under all draws and all imputations: (S · K) × N × C. A row without an unknown value has the
     same outputs under each imputation."""
 

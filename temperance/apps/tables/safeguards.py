@@ -16,7 +16,7 @@ from temperance.core.checks import check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.defer import Deferral, defer_at
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 _CANDIDATES = ((16, 3.0), (8, 2.0), (4, 1.5), (2, 1.0), (1, 0.0))
 """How many thresholds are tried where there are so many times the rows that the promise needs."""
@@ -41,7 +41,7 @@ class Guard(Value):
             high = np.maximum(high, low)
         return low, high
 
-    def sets(self, predictive: ClassPredictive, unknown: bool = False) -> NDArray[np.bool_]:
+    def sets(self, predictive: CategoryPredictive, unknown: bool = False) -> NDArray[np.bool_]:
         """Classes that are plausible, rows × classes; the most probable one always is. Of rows with an ``unknown``
         value, which are not like those that the threshold was found on, so are all that it takes to reach ``level``."""
         made = self.conformal.sets(predictive).cpu().numpy().copy()

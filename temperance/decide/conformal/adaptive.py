@@ -26,7 +26,7 @@ from temperance.decide.conformal.base import (
     uniforms,
 )
 from temperance.decide.conformal.quantile import conformal_rank
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class AdaptiveState(Value):
 
     def sets(self, predictive: Predictive, *, allow_empty: bool = True) -> Tensor:
         """The classes that are kept for the next rows, all at the α now in force."""
-        if not isinstance(predictive, ClassPredictive):
+        if not isinstance(predictive, CategoryPredictive):
             raise ArgumentError(f"`predictive` must be that of classes; got {type(predictive).__name__}. See interval.")
         probs = probabilities(predictive)
         every = self.method.rule.class_scores(probs, self._uniforms(probs))
@@ -143,7 +143,7 @@ class AdaptiveState(Value):
         rule = self.method.rule
         if isinstance(predictive, ValuePredictive):
             return rule.value_scores(predictive, precise_targets(predictive, y), self.method.level).flatten()
-        assert isinstance(predictive, ClassPredictive)
+        assert isinstance(predictive, CategoryPredictive)
         probs = probabilities(predictive)
         every = rule.class_scores(probs, self._uniforms(probs))
         return every.gather(1, class_labels(predictive, y).unsqueeze(1)).squeeze(1)

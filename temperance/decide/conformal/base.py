@@ -22,7 +22,7 @@ from temperance.decide.conformal.quantile import (
     conformal_rank,
     weighted_quantile,
 )
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 
 class ConformalRule(Value, ABC):
@@ -91,7 +91,7 @@ def scored(
         found = rule.value_scores(predictive, target, level)
         used = torch.ones(len(found), dtype=torch.bool, device=found.device)
     else:
-        assert isinstance(predictive, ClassPredictive)
+        assert isinstance(predictive, CategoryPredictive)
         probs, labels = probabilities(predictive), class_labels(predictive, y)
         rule, used = rule.tuned(probs, labels, level, seed)
         every = rule.class_scores(probs, row_uniforms(probs, seed))
@@ -188,7 +188,7 @@ class Conformal(Value):
         covers no less. Randomised rules draw one number a row, a function of its probabilities and the seed: it is the
         same whether rows come one by one or together.
         """
-        if not isinstance(predictive, ClassPredictive):
+        if not isinstance(predictive, CategoryPredictive):
             raise ArgumentError(f"`predictive` must be that of classes; got {type(predictive).__name__}. See interval.")
         probs = probabilities(predictive)
         if self.per_class and probs.shape[1] != len(self.scores):
@@ -251,7 +251,7 @@ def _outwards(value: Tensor, like: Tensor, towards: float) -> Tensor:
     return torch.where(inside, made.nextafter(made.new_tensor(towards)), made)
 
 
-def probabilities(predictive: ClassPredictive) -> Tensor:
+def probabilities(predictive: CategoryPredictive) -> Tensor:
     """Averaged probabilities in float64, rows × classes; of one yes/no label, of no and yes."""
     probs = predictive.probs.double()
     if not bool(torch.isfinite(probs).all()):
@@ -265,7 +265,7 @@ def probabilities(predictive: ClassPredictive) -> Tensor:
     return probs
 
 
-def class_labels(predictive: ClassPredictive, y: Any) -> Tensor:
+def class_labels(predictive: CategoryPredictive, y: Any) -> Tensor:
     """Class numbers, one a row."""
     target = predictive._targets(y)
     return target if predictive.exclusive else target[:, 0].long()
@@ -273,7 +273,7 @@ def class_labels(predictive: ClassPredictive, y: Any) -> Tensor:
 
 def check_predictive(predictive: Any) -> None:
     """Something to calibrate on."""
-    if not isinstance(predictive, ClassPredictive | ValuePredictive):
+    if not isinstance(predictive, CategoryPredictive | ValuePredictive):
         raise ArgumentError(f"`predictive` must be a temperance Predictive; got {type(predictive).__name__}.")
 
 

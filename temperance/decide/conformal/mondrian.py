@@ -19,7 +19,7 @@ from temperance.decide.conformal.base import (
     group_list,
     scored,
 )
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import CategoryPredictive, Predictive
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Mondrian(Value):
         if self.per_class:
             if groups is not None:
                 raise ArgumentError("`groups` must not be given with per_class=True: the classes are the groups.")
-            if not isinstance(predictive, ClassPredictive):
+            if not isinstance(predictive, CategoryPredictive):
                 raise ArgumentError("`per_class` is for classes; for values give `groups`.")
             rule, scores, used = scored(self.rule, predictive, y, check_level(level), check_seed(seed))
             labels = class_labels(predictive, y)[used]

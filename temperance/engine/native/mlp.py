@@ -26,7 +26,7 @@ from temperance.engine.native.build import c_function
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
 from temperance.model.likelihoods.normal import Normal
-from temperance.model.priors import BoundPrior, GaussianDensity
+from temperance.model.priors import BoundPrior
 from temperance.model.theta import Layout
 from temperance.nn.chain import Called, called, is_altered
 
@@ -339,9 +339,10 @@ def _gaussian_of(bound_prior: BoundPrior, layout: Layout) -> tuple[Tensor, Tenso
     """Means, precisions and the constant of −log p(θ), if every part of the prior is Gaussian."""
     mean, scale = torch.zeros(layout.size, dtype=torch.float64), torch.zeros(layout.size, dtype=torch.float64)
     for piece, density in bound_prior.pieces:
-        if type(density) is not GaussianDensity:
+        found = density.gaussian
+        if found is None:
             return None
-        mean[piece], scale[piece] = density.mean, density.scale
+        mean[piece], scale[piece] = found
     if not bool((scale > 0).all()):
         return None
     constant = float(scale.log().sum()) + 0.5 * layout.size * math.log(2 * math.pi)

@@ -204,13 +204,17 @@ class DiagonalAccumulator(Accumulator):
 
     def blocks(self) -> list[Block]:
         """See :class:`Accumulator`."""
+        return [self.block()]
+
+    def block(self) -> DiagonalBlock:
+        """The one that there is."""
         total = self._sum
         if self._groups and self._matrix is not None:
             found = torch.stack([squares.total for squares in self._groups if squares.total is not None])
             flat = self._matrix.flat(found.unsqueeze(1))[0]
             total = flat if total is None else total + flat
         assert total is not None
-        return [DiagonalBlock(self.source.places, check_finite(total, self.source.name))]
+        return DiagonalBlock(self.source.places, check_finite(total, self.source.name))
 
 
 class DenseAccumulator(Accumulator):

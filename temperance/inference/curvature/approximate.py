@@ -16,12 +16,9 @@ from temperance.inference.curvature.sweep import Sums, Sweep
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import Block
 from temperance.linalg.places import take
-from temperance.model.likelihoods import Normal
-from temperance.model.priors import GaussianDensity
-from temperance.model.priors.location_scale import LaplaceDensity
 from temperance.model.theta import Subset
 from temperance.posteriors import EvidenceTerms, LaplacePosterior
-from temperance.posteriors.laplace import CorrelatedDensity
+from temperance.posteriors.laplace import CorrelatedGaussian
 
 
 @dataclass(frozen=True)
@@ -44,28 +41,23 @@ def prior_curvature(engine: Engine, theta: Tensor) -> PriorCurvature:
     for piece, density in engine.bound_prior.pieces:
         here = theta[piece]
         score[piece] = density.score(here)
-        if isinstance(density, CorrelatedDensity):
+        if isinstance(density, CorrelatedGaussian):
             made = density.log_density(here)
             operator = density.operator
             blocks = tuple(block.times(operator.data_factor) for block in operator.blocks)
             return PriorCurvature(operator.prior_precision, score, made, None, blocks)
         log_density[piece] = density.log_density(here)
-        if isinstance(density, GaussianDensity):
-            scale = torch.as_tensor(density.scale, dtype=theta.dtype, device=theta.device)
-            precision[piece] = scale.pow(-2).expand(len(here))
-            if mean is not None:
-                mean[piece] = prior_mean_of(density.mean, len(here), theta)
-            continue
-        if isinstance(density, LaplaceDensity):
+        if not density.bends:
             raise ArgumentError(
                 "`prior` must be smooth for a Laplace approximation; a LaplacePrior has a kink at its mean and no "
                 "curvature elsewhere. Use a GaussianPrior, or another method."
             )
-        mean = None
-        with torch.enable_grad():
-            leaf = here.detach().clone().requires_grad_()
-            (slope,) = torch.autograd.grad(density.score(leaf).sum(), leaf)
-        precision[piece] = -slope
+        precision[piece] = density.curvature(here)
+        gaussian = density.gaussian
+        if gaussian is None:
+            mean = None
+        elif mean is not None:
+            mean[piece] = prior_mean_of(gaussian[0], len(here), theta)
     return PriorCurvature(precision, score, log_density, mean)
 
 
@@ -124,7 +116,6 @@ def evidence_terms(
         log_prior = float(prior.log_density.double())
     else:
         log_prior = float(sum(take(prior.log_density, b.places).double().sum() for b in operator.blocks))
-    likelihood = engine.likelihood
     return EvidenceTerms(
         log_likelihood=sums.log_likelihood,
         log_prior=log_prior,
@@ -134,7 +125,7 @@ def evidence_terms(
         effective=effective,
         prior_mean=prior.mean,
         num_targets=sums.num_targets,
-        noise=likelihood.scale if isinstance(likelihood, Normal) else None,
+        noise=engine.likelihood.given_noise,
         dense=dense,
         tempered=engine.temperature != 1.0 or engine.likelihood_temperature != 1.0,
     )

@@ -29,11 +29,9 @@ from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import KFAC, Curvature
 from temperance.inference.curvature.approximate import prior_curvature
 from temperance.linalg.assembled import PosteriorCovariance
-from temperance.linalg.blocks import DenseBlock
 from temperance.linalg.places import put, take
-from temperance.model.likelihoods import Normal
 from temperance.model.priors import GaussianPrior
-from temperance.posteriors import EvidenceTerms, LaplacePosterior
+from temperance.posteriors import CurvatureGaussian, EvidenceTerms, LaplacePosterior
 
 _LOG_2PI = math.log(2 * math.pi)
 _REACH = 14.0  # how far, in log, a precision may move: a factor of a million either way
@@ -107,7 +105,7 @@ def check_tune(engine: Engine, tune: Tune, curvature: Curvature) -> None:
     """Refuse, before training, what cannot be chosen after it."""
     if engine.temperature != 1.0 or engine.likelihood_temperature != 1.0:
         raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
-    if tune.noise and not (isinstance(engine.likelihood, Normal) and engine.likelihood.scale is not None):
+    if tune.noise and engine.likelihood.given_noise is None:
         raise ArgumentError(
             f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {engine.likelihood!r}. A scale that "
             "is learned, Normal(), is a part of θ already."
@@ -139,7 +137,7 @@ def groups_of(engine: Engine, tune: Tune) -> tuple[Tensor, int]:
 class Evidence:
     """log Z as a differentiable function of log factors on the prior's precision and of log noise, in float64."""
 
-    def __init__(self, posterior: LaplacePosterior, group: Tensor, shift: bool | None = None) -> None:
+    def __init__(self, posterior: CurvatureGaussian, group: Tensor, shift: bool | None = None) -> None:
         terms = posterior.terms
         self.shift = terms.dense if shift is None else shift
         if terms.tempered:
@@ -244,7 +242,7 @@ def choose(engine: Engine, posterior: LaplacePosterior, tune: Tune, reach: float
     return Choice(factors, float(best[1][count]) if tune.noise else 0.0, -best[0])
 
 
-def evidence_gradient(engine: Engine, posterior: LaplacePosterior, tune: Tune) -> dict[str, float]:
+def evidence_gradient(engine: Engine, posterior: CurvatureGaussian, tune: Tune) -> dict[str, float]:
     """∂ log Z / ∂ log (prior precision) of each group (``"all"``, or a layer's name) and ∂ log Z / ∂ log σ
     (``"noise"``), at the hyperparameters of ``posterior``."""
     if tune.prior == "parameter":
@@ -261,12 +259,10 @@ def evidence_gradient(engine: Engine, posterior: LaplacePosterior, tune: Tune) -
 
 
 def _weakest(posterior: LaplacePosterior, precision: Tensor) -> Tensor:
-    """How far, in log, each precision may fall before rounding in a dense block of the posterior's dtype drowns it."""
+    """How far, in log, each precision may fall before rounding in a block of the posterior's dtype drowns it."""
     made = torch.full_like(precision, -math.inf)
     for block in posterior.operator.blocks:
-        if isinstance(block, DenseBlock):
-            floor = 20 * torch.finfo(block.matrix.dtype).eps * float(block.matrix.diagonal().max())
-            put(made, block.places, (floor / take(precision, block.places)).log().clamp(max=0.0))
+        put(made, block.places, (block.rounding() / take(precision, block.places)).log().clamp(max=0.0))
     return made
 
 
@@ -289,10 +285,9 @@ def tuned_target(engine: Engine, tune: Tune, log_factors: Tensor, log_noise: flo
         scale = scale * torch.exp(-0.5 * factor).to(scale.device)
         made = made.with_prior(GaussianPrior(_compact(scale), _compact(mean)))
     if tune.noise and log_noise:
-        likelihood = engine.likelihood
-        assert isinstance(likelihood, Normal)
-        assert likelihood.scale is not None
-        made = made.with_likelihood(replace(likelihood, scale=likelihood.scale * math.exp(log_noise)))
+        given = engine.likelihood.given_noise
+        assert given is not None
+        made = made.with_likelihood(engine.likelihood.with_noise(given * math.exp(log_noise)))
     return engine.on(made)
 
 

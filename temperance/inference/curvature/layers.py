@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from temperance.model.theta import Entry
-from temperance.nn.norm import FilterResponseNorm
+from temperance.nn.norm import OwnGradients
 
 _CHUNK = 2**25  # numbers of per-example gradients held at once
 
@@ -179,7 +179,19 @@ class ConvolutionLayer(Matrix):
         return value.flatten(2).mT
 
 
-class EmbeddingLayer(Matrix):
+class Lookup(Matrix):
+    """A matrix of which each row of the input picks a vector: a word's, say. It is used word by word."""
+
+    @abstractmethod
+    def words(self, inputs: Sequence[Tensor], rows: int) -> Tensor:
+        """Which vectors are picked, B × R."""
+
+    @abstractmethod
+    def without_padding(self, words: Tensor, g: Tensor) -> Tensor:
+        """Gradients with those of words that are never learned taken out."""
+
+
+class EmbeddingLayer(Lookup):
     """``nn.Embedding``: the matrix is words × dimensions, and a row of the input is a word. θ holds it word by word, so
     the *output* of the matrix in our sense is the word and its input the dimension: only used word by word."""
 
@@ -222,19 +234,22 @@ class NormLayer(Layer):
     """Scale and shift after a normalisation that has no other parameters: y = γ ⊙ x̂ + β."""
 
     def __init__(
-        self, name: str, module: nn.Module, entries: dict[str, Entry], normalise: Callable[[Tensor], Tensor]
+        self,
+        name: str,
+        module: nn.Module,
+        entries: dict[str, Entry],
+        normalise: Callable[[Tensor], Tensor],
+        by_channel: bool,
     ) -> None:
         super().__init__(name, module, entries)
         self.normalise = normalise
-        # channels are dimension 1, or the last dimensions are those of the parameters
-        self.by_channel = isinstance(module, nn.GroupNorm | nn.modules.batchnorm._NormBase | FilterResponseNorm)
+        self.by_channel = by_channel  # channels are dimension 1, or the last dimensions are those of the parameters
 
     def _gather(self, value: Tensor, rows: int) -> Tensor:
         """A value per output, summed over the places that share a parameter: B × parameters."""
         if self.by_channel:
-            summed = value.flatten(2).sum(-1) if value.dim() > 2 else value
-        else:
-            summed = value.reshape(value.shape[0], -1, math.prod(next(iter(self.entries.values())).shape)).sum(1)
+            return sum_over_places(value, rows)
+        summed = value.reshape(value.shape[0], -1, math.prod(next(iter(self.entries.values())).shape)).sum(1)
         return summed.reshape(rows, -1, summed.shape[-1]).sum(1)
 
     def jacobian(self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> Tensor:
@@ -247,35 +262,26 @@ class NormLayer(Layer):
         return torch.cat([parts[role] for role in self.entries], dim=1)
 
 
-class FilterResponseLayer(NormLayer):
-    """Filter response norm: the gradient of γ and β comes only from places above the threshold τ, that of τ from those
-    below."""
+class ChannelLayer(Layer):
+    """A module that knows its own rule: see :class:`~temperance.nn.norm.OwnGradients`."""
 
-    module: FilterResponseNorm
-
-    def __init__(self, name: str, module: nn.Module, entries: dict[str, Entry]) -> None:
-        super().__init__(name, module, entries, self._normalised)
-
-    def _normalised(self, x: Tensor) -> Tensor:
-        space = tuple(range(2, x.dim()))
-        return x * torch.rsqrt(x.square().mean(space, keepdim=True) + self.module.eps)
+    module: OwnGradients
 
     def jacobian(self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> Tensor:
-        """See :class:`NormLayer`."""
-        cutoff = self.module.cutoff
-        if cutoff is None:
-            return super().jacobian(inputs, gradients, rows)
+        """Summed over the places that share a channel, in the order of the parameters."""
         parts: dict[str, Tensor] = {}
         for x, g in zip(inputs, gradients, strict=True):
-            shape = (-1,) + (1,) * (x.dim() - 2)
-            normal = self._normalised(x)
-            y = normal * self.module.scale.view(shape) + self.module.shift.view(shape)
-            above = (y > cutoff.view(shape)).to(g.dtype) + 0.5 * (y == cutoff.view(shape)).to(g.dtype)
-            pieces = {"scale": g * above * normal, "shift": g * above, "cutoff": g * (1 - above)}
+            pieces = self.module.channel_gradients(x, g)
             for role in self.entries:
-                piece = self._gather(pieces[role], rows)
+                piece = sum_over_places(pieces[role], rows)
                 parts[role] = parts[role] + piece if role in parts else piece
         return torch.cat([parts[role] for role in self.entries], dim=1)
+
+
+def sum_over_places(value: Tensor, rows: int) -> Tensor:
+    """A value per place of a channel (dimension 1), summed: B × channels."""
+    summed = value.flatten(2).sum(-1) if value.dim() > 2 else value
+    return summed.reshape(rows, -1, summed.shape[-1]).sum(1)
 
 
 def _normaliser(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
@@ -301,7 +307,8 @@ def layer_of(name: str, module: nn.Module, entries: dict[str, Entry]) -> Layer |
         return ConvolutionLayer(name, module, entries)
     if isinstance(module, nn.Embedding) and module.max_norm is None:
         return EmbeddingLayer(name, module, entries)
-    if isinstance(module, FilterResponseNorm):
-        return FilterResponseLayer(name, module, entries)
+    if isinstance(module, OwnGradients):
+        return ChannelLayer(name, module, entries)
     normalise = _normaliser(module)
-    return None if normalise is None else NormLayer(name, module, entries, normalise)
+    by_channel = isinstance(module, nn.GroupNorm | nn.modules.batchnorm._NormBase)
+    return None if normalise is None else NormLayer(name, module, entries, normalise, by_channel)

@@ -10,7 +10,6 @@ from temperance.engine.engine import Engine
 from temperance.inference.curvature.accumulate import DiagonalAccumulator, sources_of, visitor
 from temperance.inference.curvature.capture import RuleBroken
 from temperance.inference.curvature.sweep import BatchGradients, Kind, Sweep
-from temperance.linalg.blocks import DiagonalBlock
 from temperance.linalg.places import put
 
 
@@ -51,9 +50,8 @@ class BatchCurvature:
             columns = sweep.cotangents(flow.outputs.detach(), batch.y, rng)
             visitor(sweep, list(accumulators))(BatchGradients(batch.x, batch.y, flow, columns))
         for accumulator in accumulators:
-            for block in accumulator.blocks():
-                assert isinstance(block, DiagonalBlock)
-                put(squares, block.places, block.values)
+            block = accumulator.block()
+            put(squares, block.places, block.values)
         if sweep.learned:
             fisher = engine.likelihood.learned_fisher(flow.outputs.detach(), sweep.learned) / temperature
             squares[layout.network_size :] = fisher.diagonal()

@@ -190,12 +190,10 @@ class Diagonal(Curvature):
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
         """See :class:`Curvature`."""
         sweep = problem.sweep
-        accumulators: list[Accumulator] = [DiagonalAccumulator(source) for source in sources_of(sweep)]
-        sums = sweep.add_up(visitor(sweep, accumulators))
-        found = [block for a in accumulators for block in a.blocks()]
+        accumulators = [DiagonalAccumulator(source) for source in sources_of(sweep)]
+        sums = sweep.add_up(visitor(sweep, list(accumulators)))
         whole = torch.zeros_like(problem.prior_precision)
-        for block in found:
-            assert isinstance(block, DiagonalBlock)
+        for block in [accumulator.block() for accumulator in accumulators]:
             assert not isinstance(block.places, Tensor)
             at = 0
             for start, stop in block.places:

@@ -17,7 +17,6 @@ from temperance.inference.base import Info
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianState, Transition, TransitionKernel, settle_
 from temperance.inference.hamiltonian.motion import Motion, uniforms
-from temperance.model.priors import GaussianDensity
 from temperance.model.priors.base import BoundPrior
 
 _MOST_SHRINKS = 1000
@@ -103,10 +102,11 @@ def gaussian_parts(prior: BoundPrior, like: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and scale of each number under a prior that is Gaussian throughout."""
     mean, scale = torch.empty_like(like[0]), torch.empty_like(like[0])
     for piece, density in prior.pieces:
-        if type(density) is not GaussianDensity:
+        found = density.gaussian
+        if found is None:
             raise ArgumentError(
                 f"`prior` must be Gaussian for EllipticalSlice, whose ellipse is that of the prior; got "
                 f"{type(density).__name__}."
             )
-        mean[piece], scale[piece] = density.mean, density.scale
+        mean[piece], scale[piece] = found
     return mean, scale

@@ -17,7 +17,7 @@ from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
-from temperance.model.priors import GaussianDensity, GaussianPrior
+from temperance.model.priors import GaussianPrior
 
 
 @dataclass
@@ -85,13 +85,14 @@ class Anchored(Wrapper):
     def _anchor(self, engine: Engine, rng: torch.Generator) -> Tensor:
         engine.target.refuse_learned_scales("Anchored", "an anchor is a draw of a Gaussian prior")
         pieces = engine.bound_prior.pieces
-        if not all(isinstance(density, GaussianDensity) for _, density in pieces):
-            raise ArgumentError(f"`prior` must be Gaussian for Anchored; got {engine.target.prior!r}.")
         size = engine.layout.network_size
         mean = torch.zeros(size, dtype=engine.layout.dtype, device=engine.device)
         for piece, density in pieces:
+            found = density.gaussian
+            if found is None:
+                raise ArgumentError(f"`prior` must be Gaussian for Anchored; got {engine.target.prior!r}.")
             if piece.stop <= size:
-                mean[piece] = density.mean  # type: ignore[attr-defined]
+                mean[piece] = found[0]
         draw = engine.target.sample_prior(1, rng)[0, :size].to(engine.device)
         return mean + engine.temperature**0.5 * (draw - mean)
 
@@ -101,8 +102,10 @@ class Anchored(Wrapper):
             size = engine.layout.network_size
             scale = torch.ones(size, dtype=engine.layout.dtype)
             for piece, density in engine.bound_prior.pieces:
+                found = density.gaussian
+                assert found is not None  # an anchor was drawn
                 if piece.stop <= size:
-                    scale[piece] = torch.as_tensor(density.scale, dtype=scale.dtype)  # type: ignore[attr-defined]
+                    scale[piece] = torch.as_tensor(found[1], dtype=scale.dtype)
             mean = state.anchor[0] if len(state.anchor) == 1 else state.anchor
             state.engine = engine.on(engine.target.with_prior(GaussianPrior(scale=scale, mean=mean)))
         return state.engine

@@ -15,7 +15,7 @@ from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.card import Card, MethodFamily
-from temperance.posteriors import Point, Posterior
+from temperance.posteriors import Point, Posterior, centre_of
 
 
 @dataclass
@@ -83,7 +83,7 @@ class AroundPoint(Wrapper):
         """It must find a point."""
         name = type(self).__name__
         gives = base.facts().gives
-        if not issubclass(gives, Point):
+        if not gives.single:
             refuse(
                 self,
                 base,
@@ -116,8 +116,8 @@ class AroundPoint(Wrapper):
     def points(self, engine: Engine, state: Any, data: Data | None) -> list[Point]:
         """θ* of each member, and the running statistics that belong to it."""
         found = self.base.posteriors(engine, state.base, data)
-        assert all(isinstance(point, Point) for point in found)
-        return list(found)  # type: ignore[arg-type]
+        assert all(point.single for point in found)
+        return [Point(centre.mean, centre.buffers) for centre in map(centre_of, found)]
 
     def posteriors(self, engine: Engine, state: Any, data: Data | None) -> tuple[Posterior, ...]:
         """See :meth:`around`."""

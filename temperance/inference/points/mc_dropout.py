@@ -17,7 +17,7 @@ from temperance.inference.base import Exactness, Facts
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.around_point import AroundPoint
 from temperance.posteriors import DropoutPosterior, Point, Posterior
-from temperance.posteriors.dropout import MaskedDropout, dropout_names, masked
+from temperance.posteriors.dropout import choose_masks, dropout_names, masked
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,7 @@ def _check_rows(engine: Engine, names: Sequence[str]) -> None:
     example = engine.example
     assert example is not None
     network = masked(engine.network).eval()
-    for module in network.modules():
-        if isinstance(module, MaskedDropout):
-            module.draw.fill_(1)
+    choose_masks(network, 1)
     with torch.no_grad():
         outputs = forward.call(network, map_tensors(lambda t: t[:1].expand(4, *t.shape[1:]), example))
     if not torch.allclose(outputs, outputs[:1].expand_as(outputs), rtol=1e-3, atol=1e-4, equal_nan=True):

@@ -105,6 +105,14 @@ class SWAG(Wrapper):
     lr: float | None = None
     draws: int = 30
 
+    def for_epochs(self, epochs: int) -> SWAG:
+        """Few epochs have few iterates: it takes those there are."""
+        if epochs >= 2 * self.rank + 2:
+            return self
+        if epochs < 6:
+            return replace(self, rank=2, start=0.0, every=1)
+        return replace(self, rank=max(2, epochs // 2 - 1))
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0 or self.rank == 1:

@@ -14,7 +14,7 @@ from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOS
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
-from temperance.model.priors import BoundPrior, GaussianDensity
+from temperance.model.priors import BoundPrior
 from temperance.model.priors.base import Density
 
 DIVERGENCE = 1e4  # how many times the first loss counts as divergence
@@ -79,9 +79,9 @@ def closed_form(prior: BoundPrior, normal: bool) -> bool:
 
 def gaussian_precision(prior: BoundPrior, like: Tensor) -> Tensor | float | None:
     """1/scale² of a Gaussian prior, one number where it is the same everywhere; ``None`` for another prior."""
-    if not all(isinstance(density, GaussianDensity) for _, density in prior.pieces):
+    scales = [parts[1] for _, density in prior.pieces if (parts := density.gaussian) is not None]
+    if len(scales) < len(prior.pieces):
         return None
-    scales = [density.scale for _, density in prior.pieces]  # type: ignore[attr-defined]
     if len(scales) == 1 and not isinstance(scales[0], Tensor):
         return float(scales[0]) ** -2
     found = torch.empty_like(like)

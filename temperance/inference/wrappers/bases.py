@@ -19,8 +19,7 @@ from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP
 from temperance.inference.points.swag import SWAG
 from temperance.inference.wrappers.curve import Curve
-from temperance.posteriors import Point
-from temperance.posteriors.curve import CurvePosterior
+from temperance.posteriors.base import centre_of
 
 
 class Basis(Value, ABC):
@@ -161,8 +160,7 @@ class RandomBasis(Basis):
         centre = start
         if self.base is not None:
             (found,) = self.base.posteriors(engine, trained, None)
-            assert isinstance(found, Point)
-            centre = found.theta
+            centre = centre_of(found).mean
         return centre.clone(), self.scale * orthonormal(engine.layout.network_size, self.rank, rng).to(centre.device)
 
 
@@ -198,7 +196,6 @@ class CurveBasis(Basis):
     def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
         (found,) = self.curve.posteriors(engine, trained, None)
-        assert isinstance(found, CurvePosterior)
         points = found.points
         centre = 0.5 * (points[0] + points[-1])
         away = (points[1:] - centre)[:, : engine.layout.network_size].double()

@@ -21,7 +21,7 @@ from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrap
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP, MAPState
 from temperance.inference.wrappers.ensemble import Ensemble
-from temperance.posteriors import Point, Posterior
+from temperance.posteriors.base import centre_of
 from temperance.posteriors.curve import CurvePosterior, bernstein
 
 
@@ -173,8 +173,7 @@ class Curve(Wrapper):
         if info.status.ok and batch.step + 1 == first:
             (found,) = self._pair.posteriors(engine, state.base, None)
             for row, (_, end) in zip(state.ends, found.parts(), strict=True):
-                assert isinstance(end, Point)
-                row.copy_(end.theta)
+                row.copy_(centre_of(end).mean)
             state.base = None
             self._lay_out(state)
         return state, info
@@ -195,7 +194,7 @@ class Curve(Wrapper):
             self._walker.schedule(bends, batch)
         return state, Info(loss, status)
 
-    def posteriors(self, engine: Engine, state: CurveState, data: Data | None) -> tuple[Posterior, ...]:
+    def posteriors(self, engine: Engine, state: CurveState, data: Data | None) -> tuple[CurvePosterior, ...]:
         """A :class:`~temperance.posteriors.curve.CurvePosterior`."""
         if state.base is not None:
             raise NumericalError(

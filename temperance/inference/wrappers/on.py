@@ -84,7 +84,7 @@ class On(Wrapper):
         if whole is not None:
             return whole.facts()
         base = self.base.facts()
-        gives = Point if issubclass(base.gives, Point) else Pushforward
+        gives = Point if base.gives.single else Pushforward
         return replace(base, gives=gives, exact=Exactness.APPROXIMATE, cost=base.cost.plus(1))
 
     def on_part(self, subset: Any) -> Inference[Any] | None:
@@ -176,4 +176,4 @@ class On(Wrapper):
 
 def _in_place(part: Posterior, index: Tensor, rest: Tensor) -> Posterior:
     made = Pushforward(part, index, rest.clone())
-    return Point(made.mean, part.buffers) if isinstance(part, Point) else made
+    return Point(made.mean, made.buffers) if part.single else made

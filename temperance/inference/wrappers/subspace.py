@@ -33,8 +33,8 @@ from temperance.inference.wrappers.curve import (
     split_run,
 )
 from temperance.inference.wrappers.on import On
-from temperance.posteriors import Draws, Mixture, Point, Posterior
-from temperance.posteriors.affine import Affine, lifted, subspace_target
+from temperance.posteriors import Point, Posterior
+from temperance.posteriors.affine import lifted, lifted_kind, subspace_target
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Subspace(Wrapper):
         copies = first.cost.copies_of_theta + 1 + self.basis.columns() + base.cost.copies_of_theta
         return replace(
             base,
-            gives=base.gives if issubclass(base.gives, Point | Draws | Mixture) else Affine,
+            gives=lifted_kind(base.gives),
             exact=Exactness.APPROXIMATE,
             cost=Cost(gradients, copies),
             default_steps=base.default_steps if trainer is None else None,

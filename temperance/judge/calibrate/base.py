@@ -14,7 +14,7 @@ from torch import Tensor
 
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError, NumericalError
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
 LIMIT = math.log(100.0)  # of the logarithm of any factor
 
@@ -45,9 +45,9 @@ def mean_log_loss(predictive: Predictive, y: Any) -> float:
     return -float(predictive.log_prob(y).detach().double().mean())
 
 
-def check_class_predictive(predictive: Any) -> ClassPredictive:
+def check_class_predictive(predictive: Any) -> CategoryPredictive:
     """A predictive of classes or yes/no labels."""
-    if not isinstance(predictive, ClassPredictive):
+    if not isinstance(predictive, CategoryPredictive):
         raise ArgumentError(
             f"`predictive` must be that of classes or yes/no labels; got {type(predictive).__name__}. For real targets "
             "use VarianceScale."
@@ -55,7 +55,7 @@ def check_class_predictive(predictive: Any) -> ClassPredictive:
     return predictive
 
 
-def check_labels(predictive: ClassPredictive, y: Any, least: int, each: bool) -> Tensor:
+def check_labels(predictive: CategoryPredictive, y: Any, least: int, each: bool) -> Tensor:
     """Labels of at least ``least`` rows, of more than one class (with ``each``, of every one), under probabilities that
     are numbers and say something."""
     target = predictive._targets(y)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, TemperanceWarning
 from temperance.core.seeds import check_seed, generator
 from temperance.data.data import Data
-from temperance.data.sources import TensorSource, named_tensors
+from temperance.data.sources import named_tensors
 from temperance.judge.calibrate.base import CalibrationRule, Calibrator
 from temperance.model.target import Target
 from temperance.predict import Predictive
@@ -214,7 +214,7 @@ def refuse_training_rows(fitted: Fitted, held_out: Data) -> None:
 def _share_known(held_out: Data, trained: Data | None) -> float:
     """The share of held-out rows that are, to the bit, those of a training row, target included; 0 where the rows are
     not in memory, or too many to look at."""
-    if trained is None or not all(isinstance(d._source, TensorSource) for d in (held_out, trained)):
+    if trained is None or not (held_out.in_memory and trained.in_memory):
         return 0.0
     if sum(t.numel() for d in (held_out, trained) for _, t in named_tensors(d.x)) > _NUMBERS:
         return 0.0

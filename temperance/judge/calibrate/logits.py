@@ -31,7 +31,7 @@ from temperance.judge.calibrate.base import (
     mean_log_loss,
     search,
 )
-from temperance.predict import ClassPredictive, Predictive
+from temperance.predict import CategoryPredictive, Predictive
 from temperance.predict.calibrated import map_logits
 
 
@@ -44,7 +44,7 @@ class TemperatureCalibrator(Calibrator):
     before: float = math.nan
     after: float = math.nan
 
-    def __call__(self, predictive: Predictive) -> ClassPredictive:
+    def __call__(self, predictive: Predictive) -> CategoryPredictive:
         """The calibrated predictive; at a temperature of 1 it is the same to the bit."""
         known = check_class_predictive(predictive)
         return map_logits(known, known.weights.new_tensor([1 / self.temperature]), known.weights.new_zeros(1))
@@ -109,7 +109,7 @@ class VectorCalibrator(Calibrator):
     before: float = math.nan
     after: float = math.nan
 
-    def __call__(self, predictive: Predictive) -> ClassPredictive:
+    def __call__(self, predictive: Predictive) -> CategoryPredictive:
         """The calibrated predictive."""
         known = check_class_predictive(predictive)
         if known.source.num_outputs != len(self.scale):

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.model.target import Target
-from temperance.posteriors import Draws, Mixture, Posterior
+from temperance.posteriors import Chain, Draws, Mixture, Posterior
 from temperance.run.fitted import Fitted
 
 Run: TypeAlias = Fitted | Draws | Mixture
 """What can be diagnosed: the result of ``fit``, or draws of one's own, one :class:`Draws` for each chain."""
 
 
-def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Draws, ...]]:
+def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Chain, ...]]:
     """The target, and the chains: a :class:`Draws` is one, a :class:`Mixture` of them as many as it has components.
 
     >>> from temperance import Categorical, GaussianPrior, Target
@@ -43,16 +43,16 @@ def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Draws,
     return target, chains
 
 
-def chains_of(posterior: Posterior) -> tuple[Draws, ...]:
+def chains_of(posterior: Posterior) -> tuple[Chain, ...]:
     """The chains inside, mixtures of mixtures included."""
     found = [part for _, part in posterior.parts()]
-    other = [part for part in found if not isinstance(part, Draws)]
+    other = [part for part in found if not isinstance(part, Chain)]
     if other:
         raise ArgumentError(
             "`run` must hold draws of a sampler: a Fitted, Draws, or a Mixture with one Draws for each chain; got "
             f"{type(other[0]).__name__}."
         )
-    return tuple(part for part in found if isinstance(part, Draws))
+    return tuple(part for part in found if isinstance(part, Chain))
 
 
 def stack_chains(chains: Sequence[Tensor]) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from temperance.judge.diagnose.convergence import Convergence
 from temperance.judge.diagnose.mixing import ess, mcse
 from temperance.judge.diagnose.temperature import Temperatures
-from temperance.posteriors import Draws
+from temperance.posteriors import Chain
 from temperance.run.fitted import RunInfo
 
 FALSE_ALARM = 0.01
@@ -51,7 +51,7 @@ def check_status(info: RunInfo) -> Finding:
     return Finding("run", True, f"finished, {steps}")
 
 
-def check_draws(chains: tuple[Draws, ...]) -> Finding:
+def check_draws(chains: tuple[Chain, ...]) -> Finding:
     """Enough draws, and no two in a row alike."""
     counts = [len(chain.theta) for chain in chains]
     same = sum(int((chain.theta[1:] == chain.theta[:-1]).all(1).sum()) for chain in chains)
@@ -75,7 +75,7 @@ def check_acceptance(acceptance: Tensor) -> Finding:
     return Finding("acceptance", True, measured)
 
 
-def check_divergences(chains: tuple[Draws, ...]) -> Finding | None:
+def check_divergences(chains: tuple[Chain, ...]) -> Finding | None:
     """Of samplers that tell of each transition: none should diverge. ``None`` for all others."""
     told = [c.trace.transitions for c in chains if c.trace is not None and c.trace.transitions is not None]
     if not told:

@@ -13,7 +13,7 @@ from temperance.core.outcomes import Categories
 from temperance.data.data import Data
 from temperance.engine.engine import Engine
 from temperance.model.target import Target
-from temperance.posteriors.curve import CurvePosterior
+from temperance.posteriors import WeightCurve
 from temperance.run.fitted import Fitted
 
 _AT_ONCE = 8  # settings of θ evaluated together
@@ -55,7 +55,7 @@ def _barrier(loss: Tensor) -> float:
     return float(loss.max() - torch.maximum(loss[0], loss[-1]))
 
 
-def loss_along(run: Fitted | CurvePosterior, data: Any, points: int = 61, target: Target | None = None) -> PathLoss:
+def loss_along(run: Fitted | WeightCurve, data: Any, points: int = 61, target: Target | None = None) -> PathLoss:
     """The mean negative log-likelihood of ``data`` at ``points`` evenly spaced places of a path, both ends included.
 
     ``run`` is what ``fit`` returned for a ``Curve``, or a :class:`CurvePosterior` with its ``target``.
@@ -71,7 +71,7 @@ def loss_along(run: Fitted | CurvePosterior, data: Any, points: int = 61, target
     path = run.posterior if isinstance(run, Fitted) else run
     if isinstance(run, Fitted) and target is None:
         target = run.target
-    if not isinstance(path, CurvePosterior):
+    if not isinstance(path, WeightCurve):
         raise ArgumentError(
             f"`run` must be a CurvePosterior, or what fit returned for a Curve; got {type(path).__name__}."
         )
@@ -84,11 +84,11 @@ def loss_along(run: Fitted | CurvePosterior, data: Any, points: int = 61, target
     known, engine = target.prepare(Data.of(data)).to(target.device), Engine(target)
     t = torch.linspace(0, 1, points, dtype=torch.float64)
     curve = _measure(path, t, known, engine)
-    line = curve if len(path.points) == 2 else _measure(path.straight, t, known, engine)
+    line = curve if path.straight is path else _measure(path.straight, t, known, engine)
     return PathLoss(t, curve[0], line[0], curve[1], line[1])
 
 
-def _measure(path: CurvePosterior, t: Tensor, data: Data, engine: Engine) -> tuple[Tensor, Tensor]:
+def _measure(path: WeightCurve, t: Tensor, data: Data, engine: Engine) -> tuple[Tensor, Tensor]:
     """Mean loss, and disagreement with the first end, at each t."""
     target = engine.target
     loss, change, numbers = torch.zeros_like(t), torch.zeros_like(t), 0

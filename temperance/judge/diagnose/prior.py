@@ -15,10 +15,8 @@ from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.core.seeds import check_seed, generator
 from temperance.engine.engine import Engine
-from temperance.model.priors import GaussianDensity, Prior
+from temperance.model.priors import Prior
 from temperance.model.priors.base import Density
-from temperance.model.priors.composed import MixtureDensity
-from temperance.model.priors.location_scale import LaplaceDensity, StudentTDensity
 from temperance.model.target import Target
 from temperance.model.theta import Layout
 from temperance.nn import MLP
@@ -122,16 +120,10 @@ def relu_variance_growth(prior: Prior, network: Layout | Sequence[int]) -> tuple
 
 def _variance(density: Density) -> float | Tensor:
     """Var w of one weight, with a mean of zero."""
-    if isinstance(density, MixtureDensity):
-        return sum(w * _variance(part) for w, part in zip(density.weights, density.parts, strict=True))
-    if isinstance(density, GaussianDensity):
-        factor = 1.0
-    elif isinstance(density, LaplaceDensity):
-        factor = 2.0
-    elif isinstance(density, StudentTDensity):
-        factor = density.df / (density.df - 2) if density.df > 2 else math.inf
-    else:
+    found = density.moments()
+    if found is None:
         raise ArgumentError(f"`prior` must be made of Gaussian, Laplace or Student-t priors; got {density!r}.")
-    if bool(torch.as_tensor(density.mean).ne(0).any()):
-        raise ArgumentError(f"`prior` must have mean 0 for the closed form to hold; got {density.mean!r}.")
-    return factor * density.scale**2
+    mean, variance = found
+    if bool(torch.as_tensor(mean).ne(0).any()):
+        raise ArgumentError(f"`prior` must have mean 0 for the closed form to hold; got {mean!r}.")
+    return variance

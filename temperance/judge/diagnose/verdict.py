@@ -17,7 +17,7 @@ from temperance.judge.diagnose.convergence import predictions
 from temperance.judge.diagnose.temperature import configurational, kinetic
 from temperance.judge.diagnose.virial import Evaluated, curvature_of, evaluate_draws, temperatures_of
 from temperance.model.target import Target
-from temperance.posteriors import Draws, Trace
+from temperance.posteriors import Chain, Trace
 from temperance.run.fitted import Fitted
 
 _ROWS = 200
@@ -102,7 +102,7 @@ def sampling(run: Run, data: Any = None, *, x: Any = None, target: Target | None
     return Verdict(tuple(_checks(run, target, chains, known, x)))
 
 
-def _checks(run: Run, target: Target, chains: tuple[Draws, ...], data: Data | None, x: Any) -> Iterator[Finding]:
+def _checks(run: Run, target: Target, chains: tuple[Chain, ...], data: Data | None, x: Any) -> Iterator[Finding]:
     if isinstance(run, Fitted):
         yield checks.check_status(run.info)
         rows = run.info.data.get("rows")
@@ -170,7 +170,7 @@ def _window(traces: list[Trace]) -> tuple[int, float | None]:
 
 
 def _of_predictions(
-    run: Run, target: Target, chains: tuple[Draws, ...], data: Data | None, x: Any
+    run: Run, target: Target, chains: tuple[Chain, ...], data: Data | None, x: Any
 ) -> Iterator[Finding]:
     names = ("R-hat of predictions", "effective draws")
     if x is None and data is not None:

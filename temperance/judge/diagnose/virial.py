@@ -32,7 +32,7 @@ from temperance.engine.engine import Engine
 from temperance.judge.diagnose.chains import Run, evenly, stack_chains, unpack
 from temperance.judge.diagnose.temperature import Temperatures
 from temperance.model.target import Target
-from temperance.posteriors import Draws
+from temperance.posteriors import Chain
 
 _PASSES = 2**16  # draws × rows through the network at once
 _RELATIVE_STEP = 1e-3  # of the differences that give the curvature, in units of the weights' root mean square
@@ -67,7 +67,7 @@ def evaluate_draws(
     ]
 
 
-def _evaluate(engine: Engine, chain: Draws, data: Data, count: int, batch_size: int, seed: int | None) -> Evaluated:
+def _evaluate(engine: Engine, chain: Chain, data: Data, count: int, batch_size: int, seed: int | None) -> Evaluated:
     index = evenly(len(chain.theta), count).to(chain.theta.device)
     theta = chain.theta[index].to(device=engine.device, dtype=engine.layout.dtype)
     buffers = {name: value[index].to(engine.device) for name, value in chain.buffers.items()}
@@ -127,7 +127,8 @@ def configurational_of(
     >>> rng = torch.Generator().manual_seed(0)
     >>> noise = torch.randn(200, 16, generator=rng, dtype=torch.float64)
     >>> exact = problem.mean + noise @ torch.linalg.cholesky(problem.covariance).T
-    >>> found = configurational_of(problem.target, Draws(exact), problem.data, centred=True)
+    >>> draws = tp.posteriors.Draws(exact)
+    >>> found = configurational_of(problem.target, draws, problem.data, centred=True)
     >>> abs(found.network_mean - 1) < 5 * found.network_error < 0.5
     True
     """

@@ -32,6 +32,15 @@ class Likelihood(Value, ABC):
         """What is learned besides the network; none by default."""
         return ()
 
+    @property
+    def given_noise(self) -> float | None:
+        """σ, where the noise is Gaussian, adds to the outputs and has one given scale: the curvature is then H / σ²."""
+        return None
+
+    def with_noise(self, scale: float) -> Likelihood:
+        """The same with another ``given_noise``."""
+        raise NotImplementedError(f"{type(self).__name__} has no noise of a given scale.")
+
     def outputs_for(self, targets: int) -> int:
         """How many outputs the network must have to predict so many classes, labels or numbers."""
         return targets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,15 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
         constant = math.log(self.scale) + 0.5 * math.log(2 * math.pi)
         squares = (y - outputs).square().sum((-1, -2))
         return squares * (0.5 / self.scale**2) + constant * outputs.shape[-1] * outputs.shape[-2]
+
+    @property
+    def given_noise(self) -> float | None:
+        """The scale, unless it is learned."""
+        return self.scale
+
+    def with_noise(self, scale: float) -> Normal:
+        """See :class:`Likelihood`."""
+        return replace(self, scale=scale)
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """I / scale²."""

@@ -63,7 +63,10 @@ class Prior(Value, ABC):
 
 
 class Density(ABC):
-    """A density of independent numbers: elementwise log density, its derivative, and draws."""
+    """A density of independent numbers: elementwise log density, its derivatives, and draws.
+
+    What else is known of it, it says itself (``gaussian``, ``moments``, ``bends``), so that no one asks who it is.
+    """
 
     @abstractmethod
     def log_density(self, theta: Tensor) -> Tensor:
@@ -80,6 +83,26 @@ class Density(ABC):
     @abstractmethod
     def to(self, device: torch.device, dtype: torch.dtype) -> Density:
         """The same density on a device, in a dtype."""
+
+    @property
+    def gaussian(self) -> tuple[float | Tensor, float | Tensor] | None:
+        """Mean and scale, where it is a Gaussian of independent numbers and nothing else."""
+        return None
+
+    def moments(self) -> tuple[float | Tensor, float | Tensor] | None:
+        """Mean and variance of each number, where they are known; the variance may be infinite."""
+        return None
+
+    bends: ClassVar[bool] = True
+    """Whether log p is curved anywhere. Where it is not (Laplace's density: straight lines with a kink), no curvature
+    stands for it."""
+
+    def curvature(self, theta: Tensor) -> Tensor:
+        """−d² log p(θᵢ) / dθᵢ², elementwise."""
+        with torch.enable_grad():
+            leaf = theta.detach().clone().requires_grad_()
+            (slope,) = torch.autograd.grad(self.score(leaf).sum(), leaf)
+        return -slope
 
     averages_over: ClassVar[Literal["nothing", "normals", "anything"]] = "nothing"
     """For which laws of θᵢ the average of log p(θᵢ) is known from mean and variance: see :meth:`average`."""

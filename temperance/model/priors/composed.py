@@ -88,6 +88,15 @@ class MixtureDensity(Density):
         pick = torch.multinomial(weights, draws[0].numel(), replacement=True, generator=rng).view(1, *draws[0].shape)
         return draws.gather(0, pick)[0]
 
+    def moments(self) -> tuple[float | Tensor, float | Tensor] | None:
+        """Σ w m and Σ w (v + m²) − (Σ w m)², of the parts' means m and variances v."""
+        known = [part.moments() for part in self.parts]
+        parts = [(w, *found) for w, found in zip(self.weights, known, strict=True) if found is not None]
+        if len(parts) < len(known):
+            return None
+        mean = sum(w * m for w, m, _ in parts)
+        return mean, sum(w * (v + (m - mean) ** 2) for w, m, v in parts)
+
     def part(self, places: Tensor, size: int) -> MixtureDensity:
         """See :class:`Density`."""
         return MixtureDensity([part.part(places, size) for part in self.parts], self.weights)

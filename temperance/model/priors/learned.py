@@ -103,6 +103,10 @@ class ScaledDensity(Density):
         by_group = torch.zeros_like(u).index_add_(-1, self.group, pull)
         return torch.cat([slope * shrink, by_group - u / self.spread**2], dim=-1)
 
+    def curvature(self, theta: Tensor) -> Tensor:
+        """Not elementwise: weights and scales bend together."""
+        raise ArgumentError("weights and their learned scales have a curvature together, not one by one.")
+
     def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """u, then weights of these scales."""
         n = len(self.group)

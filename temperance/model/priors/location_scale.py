@@ -41,6 +41,10 @@ class LocationScaleDensity(Density):
     def standard_sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """Draws from f."""
 
+    def standard_variance(self) -> float | None:
+        """The variance under f, where it is known."""
+        return None
+
     @abstractmethod
     def with_parameters(self, mean: float | Tensor, scale: float | Tensor) -> LocationScaleDensity:
         """The same form with other mean and scale."""
@@ -52,6 +56,11 @@ class LocationScaleDensity(Density):
     def score(self, theta: Tensor) -> Tensor:
         """See :class:`Density`."""
         return self.standard_score((theta - self.mean) / self.scale) / self.scale
+
+    def moments(self) -> tuple[float | Tensor, float | Tensor] | None:
+        """See :class:`Density`. Without a mean (Cauchy's law has none) the centre stands for it."""
+        variance = self.standard_variance()
+        return None if variance is None else (self.mean, variance * self.scale**2)
 
     def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """See :class:`Density`."""
@@ -159,6 +168,19 @@ class GaussianDensity(LocationScaleDensity):
         """See :class:`LocationScaleDensity`."""
         return GaussianDensity(mean, scale)
 
+    @property
+    def gaussian(self) -> tuple[float | Tensor, float | Tensor]:
+        """Its mean and scale. A subclass that is no longer Gaussian says ``None``."""
+        return self.mean, self.scale
+
+    def standard_variance(self) -> float:
+        """1."""
+        return 1.0
+
+    def curvature(self, theta: Tensor) -> Tensor:
+        """1 / scale², wherever θ is."""
+        return torch.as_tensor(self.scale, dtype=theta.dtype, device=theta.device).pow(-2).expand(theta.shape)
+
     averages_over = "anything"
 
     def average(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -207,6 +229,11 @@ class LaplaceDensity(LocationScaleDensity):
         pair = torch.empty((2, *shape), device=rng.device, dtype=self.dtype).exponential_(generator=rng)
         return pair[0] - pair[1]
 
+    def standard_variance(self) -> float:
+        """2."""
+        return 2.0
+
+    bends = False
     averages_over = "normals"
 
     def average(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -271,6 +298,10 @@ class StudentTDensity(LocationScaleDensity):
         alpha = torch.full(shape, self.df / 2, device=rng.device, dtype=torch.float64)
         chi2 = 2 * torch._standard_gamma(alpha, generator=rng)
         return normal / (chi2 / self.df).sqrt().to(normal.dtype)
+
+    def standard_variance(self) -> float:
+        """ν / (ν − 2), infinite where ν ≤ 2."""
+        return self.df / (self.df - 2) if self.df > 2 else math.inf
 
     def with_parameters(self, mean: float | Tensor, scale: float | Tensor) -> StudentTDensity:
         """See :class:`LocationScaleDensity`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from temperance.core.checks import check_level
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
-from temperance.predict import ClassPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 from temperance.predict.scores.classification import Array, as_float64, check_count, check_length
 from temperance.run.fitted import Fitted
 from temperance.show.plot.calibration import values_of
@@ -169,7 +169,7 @@ def decision_regions(
     )
     grid = torch.cartesian_prod(across, up)
     found = model.predict(grid.float()) if isinstance(model, Fitted) else model(grid.float())
-    if not isinstance(found, ClassPredictive):
+    if not isinstance(found, CategoryPredictive):
         raise ArgumentError(f"`model` must predict classes; got a {type(found).__name__}.")
     ax = axes(ax, {"class": "Most probable class"}.get(show, "Where it is unsure"), "$x_1$", "$x_2$", grid=False)
     shape = (resolution, resolution)

@@ -14,7 +14,7 @@ from temperance.core.checks import check_level
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories, Quantities
 from temperance.core.registry import ByOutcome
-from temperance.predict import ClassPredictive, ValuePredictive, scores
+from temperance.predict import CategoryPredictive, ValuePredictive, scores
 from temperance.predict.scores.classification import Array, as_float64
 from temperance.show.plot.style import BAND, BLUE, INK, MUTED, Numbers, axes, legend
 
@@ -37,7 +37,7 @@ def consistency_band(expected: Array, count: Array, level: float = 0.95) -> tupl
 
 
 def reliability(
-    probs: Array | ClassPredictive, y: Array, ax: Axes | None = None, bins: int = 15, level: float = 0.95
+    probs: Array | CategoryPredictive, y: Array, ax: Axes | None = None, bins: int = 15, level: float = 0.95
 ) -> Axes:
     """A reliability diagram: how often the most probable class was right, against the probability it was given.
 
@@ -58,7 +58,7 @@ def reliability(
     >>> [round(float(v), 4) for v in ax.lines[-1].get_xydata()[0]]
     [0.7, 0.7]
     """
-    if isinstance(probs, ClassPredictive):
+    if isinstance(probs, CategoryPredictive):
         y, labelled = labels_of(probs, y), probs.predict().dim() == 2
         probs = probs.probs.detach().cpu().reshape(-1) if labelled else probs.probs.detach().cpu()
     curve = scores.reliability_curve(both_classes(probs), torch.as_tensor(y).reshape(-1), bins)
@@ -161,7 +161,7 @@ def values_of(predictive: ValuePredictive, y: Any) -> Tensor:
     return truth
 
 
-def labels_of(predictive: ClassPredictive, y: Any) -> Tensor:
+def labels_of(predictive: CategoryPredictive, y: Any) -> Tensor:
     """``y`` as labels, rows × 1, or rows × labels for several yes/no labels."""
     labels = as_float64("y", y if isinstance(y, Tensor) else np.asarray(y)).long()
     wanted = predictive.predict().reshape(len(predictive), -1).shape

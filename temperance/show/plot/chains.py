@@ -19,7 +19,7 @@ from temperance.judge.diagnose import Temperatures, configurational, kinetic, ki
 from temperance.judge.diagnose.chains import Run, evenly, unpack
 from temperance.judge.diagnose.verdict import _window
 from temperance.model.target import Target
-from temperance.posteriors import Draws
+from temperance.posteriors import Chain
 from temperance.predict.scores.classification import check_count
 from temperance.run.fitted import Fitted
 from temperance.show.plot.style import BAND, BLUE, COLOURS, INK, ORANGE, Numbers, axes, legend, plain
@@ -131,7 +131,7 @@ def traces(
     return ax
 
 
-def predicted_series(target: Target, chains: tuple[Draws, ...], x: Any, rows: int = 3) -> list[Numbers]:
+def predicted_series(target: Target, chains: tuple[Chain, ...], x: Any, rows: int = 3) -> list[Numbers]:
     """What each draw of each chain predicts at ``rows`` rows of ``x``, evenly spaced: draws × rows for each chain."""
     check_count(rows, "rows")
     inputs = target.cast(_as_inputs(x, "x"))
@@ -154,7 +154,7 @@ def predicted_series(target: Target, chains: tuple[Draws, ...], x: Any, rows: in
     return [chain[:, torch.arange(len(average)), best].numpy() for chain in found]
 
 
-def _energies(chains: tuple[Draws, ...], ax: Axes | None) -> Axes:
+def _energies(chains: tuple[Chain, ...], ax: Axes | None) -> Axes:
     told = [chain.trace for chain in chains if chain.trace is not None]
     if not told:
         raise ArgumentError("`run` must hold draws with a trace: sample with tp.Collect to have one.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from temperance.core.errors import ArgumentError
-from temperance.predict import ClassPredictive, scores
+from temperance.predict import CategoryPredictive, scores
 from temperance.predict.scores.classification import Array, as_float64, check_count
 from temperance.show.plot.calibration import labels_of
 from temperance.show.plot.style import BLUE, COLOURS, GREEN, MUTED, axes, few_ticks, legend, plain, short, thinned
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DASHES = ("-", "--", "-.", ":")
 
 
-def risk_coverage(score: Array | ClassPredictive, error: Any, ax: Axes | None = None) -> Axes:
+def risk_coverage(score: Array | CategoryPredictive, error: Any, ax: Axes | None = None) -> Axes:
     """The mean error among the rows that are answered, as the most doubtful ones are passed on.
 
     Between the line of a score that knows nothing (flat, in the mean) and the oracle that passes on the errors first.
@@ -35,7 +35,7 @@ def risk_coverage(score: Array | ClassPredictive, error: Any, ax: Axes | None = 
     >>> [line.get_label().split(" (")[0] for line in ax.lines]
     ['at random', 'oracle', 'by its own doubt']
     """
-    if isinstance(score, ClassPredictive):
+    if isinstance(score, CategoryPredictive):
         said = score.predict().detach().cpu().reshape(len(score), -1)
         error = (said != labels_of(score, error)).double().mean(1)
         score = score.entropy().detach().double().cpu()

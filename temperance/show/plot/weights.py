@@ -12,7 +12,7 @@ from temperance.core.errors import ArgumentError
 from temperance.judge.diagnose import PathLoss
 from temperance.judge.diagnose.chains import evenly
 from temperance.model.theta import Layout
-from temperance.posteriors import Draws, Gaussian, Posterior
+from temperance.posteriors import Chain, Posterior, Spread
 from temperance.predict.scores.classification import Array, as_float64, check_count
 from temperance.run.fitted import Fitted
 from temperance.show.plot.style import BLUE, INK, MUTED, Numbers, axes, legend, plain
@@ -79,10 +79,10 @@ def covariance(
 
 def _correlations(posterior: Posterior | Array, picked: Tensor, seed: int) -> Numbers:
     if isinstance(posterior, Posterior):
-        if isinstance(posterior, Gaussian) and posterior.size <= _LARGEST:
-            matrix = posterior.covariance().double().cpu()[picked][:, picked]
+        if isinstance(posterior, Spread) and posterior.size <= _LARGEST:
+            matrix = posterior.operator.dense().double().cpu()[picked][:, picked]
         else:
-            drawn = posterior.theta if isinstance(posterior, Draws) else posterior.sample(_DRAWS, seed)
+            drawn = posterior.theta if isinstance(posterior, Chain) else posterior.sample(_DRAWS, seed)
             if len(drawn) < 2:
                 raise ArgumentError("`posterior` must have at least two draws for a covariance; got one.")
             matrix = torch.cov(drawn[:, picked.to(drawn.device)].double().cpu().T).reshape(len(picked), len(picked))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
-from temperance.predict import ClassPredictive, Predictive, scores
+from temperance.predict import CategoryPredictive, Predictive, scores
 from temperance.predict.scores.classification import as_float64
 from temperance.show import plot
 from temperance.show.plot.calibration import consistency_band
@@ -36,7 +36,7 @@ class ClassPart(Chapter):
     wrong_heading = "Most confidently wrong"
     wrong_words = "Wrong answers, the surest first. Some may be errors of the data rather than of the model."
 
-    def __init__(self, predictive: ClassPredictive, y: Any, class_names: Sequence[str] | None) -> None:
+    def __init__(self, predictive: CategoryPredictive, y: Any, class_names: Sequence[str] | None) -> None:
         super().__init__(predictive)
         self.log_prob = finite(predictive.log_prob(y), "log-probabilities of `y`")  # checks y too
         self.probs = finite(predictive.probs, "predicted probabilities")
@@ -259,7 +259,7 @@ def bars(shares: Sequence[tuple[str, float]]) -> Markup:
 
 def chapter(request: Request) -> ClassPart:
     """Classes or labels of a page."""
-    assert isinstance(request.predictive, ClassPredictive)
+    assert isinstance(request.predictive, CategoryPredictive)
     return ClassPart(request.predictive, request.y, request.class_names)
 
 

@@ -15,7 +15,7 @@ from temperance.data.data import Data, _as_inputs
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.judge import diagnose
 from temperance.judge.diagnose.chains import evenly, unpack
-from temperance.posteriors import Draws
+from temperance.posteriors import Chain
 from temperance.run.fitted import Fitted
 from temperance.show import plot
 from temperance.show.plot.chains import measured_temperatures, predicted_series
@@ -29,7 +29,7 @@ _TRACED = 3
 _MARKS = {True: ("passed", "good"), False: ("failed", "bad"), None: ("not judged", "unsure")}
 
 
-def chains_with_traces(fitted: Fitted) -> tuple[Draws, ...]:
+def chains_with_traces(fitted: Fitted) -> tuple[Chain, ...]:
     """The chains of a sampler's run; none for other methods."""
     try:
         _, chains = unpack(fitted)
@@ -137,7 +137,7 @@ def _temperatures(fitted: Fitted) -> Markup | None:
     )
 
 
-def _traces(fitted: Fitted, chains: tuple[Draws, ...], x: Any) -> Markup | None:
+def _traces(fitted: Fitted, chains: tuple[Chain, ...], x: Any) -> Markup | None:
     if x is None:
         return None
     series = predicted_series(fitted.target, chains, x, _TRACED)
@@ -157,7 +157,7 @@ def _traces(fitted: Fitted, chains: tuple[Draws, ...], x: Any) -> Markup | None:
     )
 
 
-def _energy(fitted: Fitted, chains: tuple[Draws, ...]) -> Markup:
+def _energy(fitted: Fitted, chains: tuple[Chain, ...]) -> Markup:
     told = [chain.trace for chain in chains if chain.trace is not None]
     exact = all(trace.transitions is not None for trace in told)
     what = "energy" if exact else "loss of the batches"

@@ -282,3 +282,12 @@ def test_an_interruption_before_the_first_iterate_keeps_what_was_trained(tmp_pat
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["info"]["steps"] == 5
     resumed = tp.fit(made_target(normed()), method, data, checkpoint=tmp_path / "run", every=1000, **options)
     assert torch.equal(resumed.posterior.mean, whole.posterior.mean)
+
+
+def test_few_epochs_keep_few_deviations():
+    method = tp.SWAG(rank=20)
+    assert method.for_epochs(42) is method
+    assert method.for_epochs(20).rank == 9
+    short = method.for_epochs(3)
+    assert (short.rank, short.start, short.every) == (2, 0.0, 1)
+    assert tp.MAP().for_epochs(1) == tp.MAP()

@@ -19,7 +19,7 @@ from temperance.core.outcomes import Classes
 from temperance.decide.conformal import ConformalRule, Split
 from temperance.judge.calibrate import CalibrationRule, Temperature
 from temperance.model.likelihoods import Categorical
-from temperance.predict import ClassPredictive, scores
+from temperance.predict import CategoryPredictive, scores
 
 if TYPE_CHECKING:
     from temperance.apps.tables.safeguards import Guard
@@ -104,7 +104,7 @@ class ClassKind(TableKind):
         """It means nothing here."""
         return None
 
-    def wrong(self, predictive: ClassPredictive, y: Numbers, tolerance: float) -> NDArray[np.bool_]:
+    def wrong(self, predictive: CategoryPredictive, y: Numbers, tolerance: float) -> NDArray[np.bool_]:
         """Another class than the most probable."""
         found: NDArray[np.bool_] = predictive.predict().cpu().numpy() != y
         return found
@@ -114,7 +114,7 @@ class ClassKind(TableKind):
         return ["prediction", *(f"probability_{name}" for name in schema.classes), "plausible"]
 
     def columns(
-        self, schema: Schema, guard: Guard, predictive: ClassPredictive, unknown: bool
+        self, schema: Schema, guard: Guard, predictive: CategoryPredictive, unknown: bool
     ) -> tuple[Columns, Numbers, Numbers]:
         """See :class:`TableKind`; uncertainty is in nats."""
         probs = predictive.probs.double().cpu().numpy()
@@ -124,7 +124,7 @@ class ClassKind(TableKind):
         made["plausible"] = joined(guard.sets(predictive, unknown), list(schema.classes), " | ")
         return made, flat(predictive.mutual_information()), flat(predictive.entropy())
 
-    def row_scores(self, guard: Guard, predictive: ClassPredictive, y: Numbers) -> dict[str, Numbers]:
+    def row_scores(self, guard: Guard, predictive: CategoryPredictive, y: Numbers) -> dict[str, Numbers]:
         """See :class:`TableKind`."""
         label = y.astype(np.int64)
         made = {"log_loss": -flat(predictive.log_prob(torch.from_numpy(label)))}
