@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class Fitted:
         ``title``, ``overwrite``) see :func:`temperance.show.report.report`.
         """
         if not _reporters:
-            raise ArgumentError("`report` needs the room of reports: `import temperance.show.report` first.")
+            importlib.import_module("temperance.show.report")  # registers itself; it stands above this room
         return _reporters[0](self, path, test, **options)
 
     def network(self, component: int | None = None) -> nn.Module:

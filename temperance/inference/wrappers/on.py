@@ -33,7 +33,7 @@ class OnState(WrapperState):
 @dataclass(frozen=True, eq=False)
 class On(Wrapper):
     """``base`` over the parameters that ``subset`` names; all others stay as ``start`` has them, or as the network was
-    given: the same as ``base`` on ``Target(..., subset=subset)``.
+    given: the same as ``base`` on ``Target(..., subset=subset)``. So bring a network that is trained.
 
     The Laplace family is an exception that saves a second fit: its base trains the whole network, and only the
     curvature is that of the subset. An ``Ensemble`` of such a method is an ensemble of it on the subset.

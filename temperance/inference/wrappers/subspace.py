@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,8 +136,18 @@ class Subspace(Wrapper):
         """As both parts do."""
         trainer, first = self.basis.trainer(), self._first(steps)
         if trainer is not None:
-            trainer.check_run(first)
-        self.base.check_run(steps - first)
+            with self._about(f"the {first} of {steps} steps that train the basis by {type(trainer).__name__}"):
+                trainer.check_run(first)
+        with self._about(f"the {steps - first} of {steps} steps that are {type(self.base).__name__}'s"):
+            self.base.check_run(steps - first)
+
+    @contextlib.contextmanager
+    def _about(self, part: str) -> Iterator[None]:
+        """An error about a part of the run says which: its steps are not those that the user gave."""
+        try:
+            yield
+        except ArgumentError as error:
+            raise ArgumentError(f"Subspace, in {part} (see `share`): {error}") from error
 
     def keep_in(self, state: SubspaceState, folder: Path) -> None:
         """As both parts do."""
