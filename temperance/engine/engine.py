@@ -54,7 +54,8 @@ class Engine:
         if example is not None:
             example = map_tensors(lambda t: t.to(target.device), target.cast(example))
         self.workspace = Workspace(target.network, target.layout, target.freeze_batch_norm, example)
-        self.target = target if data is None else target.expecting(self.workspace.notice_moving_buffers())
+        moving = self.workspace.notice_moving_buffers()
+        self.target = target if data is None else target.expecting(moving)
         self._compile(compile)
 
     def _compile(self, wanted: bool) -> None:
@@ -157,7 +158,8 @@ class Engine:
         if outputs.dim() == 1:
             outputs = outputs.unsqueeze(-1)
         nll = self.likelihood.negative_log_likelihood(outputs, batch.y, self.workspace.learned) / batch.size
-        (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
+        if nll.requires_grad:  # else no output depends on a random parameter
+            (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
         if prior:
             self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
         return nll.detach()
@@ -193,7 +195,7 @@ class Engine:
         losses = self._stacked_losses(leaves, batch.x, batch.y, batch.streams is not None)
         scaled = losses.sum() if self.likelihood_temperature == 1.0 else losses.sum() / self.likelihood_temperature
         used = [e for e in self.layout.entries if e.role != "prior"]  # data say nothing of the prior's scales
-        gradients = torch.autograd.grad(scaled, [leaves[e.name] for e in used])
+        gradients = torch.autograd.grad(scaled, [leaves[e.name] for e in used], materialize_grads=True)
         for entry, value in zip(used, gradients, strict=True):
             grad[:, entry.start : entry.stop] = value.reshape(len(theta), -1)
         for entry in self.layout.entries_of("prior"):

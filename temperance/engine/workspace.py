@@ -5,12 +5,15 @@ The user's own module is never changed. Frozen parameters are shared with it, so
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from temperance.core.errors import NetworkError, TemperanceWarning
 from temperance.data.sources import Inputs
@@ -27,7 +30,13 @@ def working_copy(network: nn.Module, names: Collection[str]) -> nn.Module:
     shared: dict[int, object] = {
         id(p): nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters() if id(p) not in chosen
     }
-    made = copy.deepcopy(network, shared)
+    try:
+        made = copy.deepcopy(network, shared)
+    except RuntimeError as error:
+        raise NetworkError(
+            f"the network cannot be copied: {error} Old-style `torch.nn.utils.weight_norm` is of that kind; use "
+            "torch.nn.utils.parametrizations.weight_norm."
+        ) from error
     for name, parameter in made.named_parameters():
         if name in names:
             parameter.requires_grad_(True)
@@ -50,16 +59,17 @@ def moving_buffers(network: nn.Module, freeze_batch_norm: bool) -> dict[str, Ten
 
 def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Tensor]:
     """The network's tensors of θ, re-initialised as its own modules initialise themselves, from ``seed`` alone."""
-    values: dict[str, Tensor] = {}
     device = next(network.parameters()).device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
         torch.manual_seed(seed)
-        _reinitialise(network, "", values)
-    kept = [e.name for e in layout.network_entries if e.name not in values]
-    if len(kept) == len(layout.network_entries):
+        fresh = _reinitialised(network)
+    before, after = dict(network.named_parameters()), dict(fresh.named_parameters())
+    names = [e.name for e in layout.network_entries]
+    kept = [name for name in names if not _is_fresh(before[name], after[name])]
+    if len(kept) == len(names):
         raise NetworkError(
-            "an ensemble needs members that start apart, but no module of the network has `reset_parameters()`. "
-            "Give it one, or give `start` as a matrix with one row per member."
+            "an ensemble needs members that start apart, but no module of the network has a `reset_parameters()` that "
+            "changes anything. Give it one, or give `start` as a matrix with one row per member."
         )
     if kept:
         warnings.warn(
@@ -67,8 +77,49 @@ def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Ten
             TemperanceWarning,
             stacklevel=4,
         )
-    own = dict(network.named_parameters())
-    return {e.name: values.get(e.name, own[e.name].detach()) for e in layout.network_entries}
+    return {name: after[name].detach() for name in names}
+
+
+def _is_fresh(before: Tensor, after: Tensor) -> bool:
+    """Whether a parameter was reset: it differs, or it is all one number, as biases and norms begin."""
+    return not torch.equal(before, after) or bool((after == after.flatten()[:1]).all())
+
+
+def _reinitialised(network: nn.Module) -> nn.Module:
+    """A copy in which every module that knows how has reset itself: parts before the whole, which has the last word."""
+    made = copy.deepcopy(network)
+    for module in _parts_first(made):
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if not callable(reset):
+            continue
+        if not parametrize.is_parametrized(module):
+            reset()
+            continue
+        # A parametrised weight is made anew at each use, and what is written into it is lost: reset a plain twin, and
+        # hand over its values by the parametrisation's own inverse.
+        held = list(module.parametrizations)  # type: ignore[arg-type]
+        twin = copy.deepcopy(module)
+        # (torch's own way back to a plain module changes the class, which the twin shares with the module)
+        del twin._modules["parametrizations"]
+        twin.__class__ = parametrize.type_before_parametrizations(module)
+        for name in held:
+            twin.register_parameter(name, nn.Parameter(getattr(module, name).detach().clone()))
+        (getattr(twin, "reset_parameters", None) or twin._reset_parameters)()  # type: ignore[operator]
+        with torch.no_grad():
+            for name, value in twin.named_parameters(recurse=False):
+                if name in held:
+                    with contextlib.suppress(NotImplementedError, RuntimeError):  # one that has no inverse stays
+                        setattr(module, name, value.detach().clone())
+                else:
+                    getattr(module, name).copy_(value)
+    return made
+
+
+def _parts_first(module: nn.Module) -> Iterator[nn.Module]:
+    for name, child in module.named_children():
+        if name != "parametrizations":
+            yield from _parts_first(child)
+    yield module
 
 
 class Workspace:
@@ -78,7 +129,7 @@ class Workspace:
         self.network = working_copy(network, {e.name for e in layout.network_entries})
         self.layout, self.freeze_batch_norm, self.example = layout, freeze_batch_norm, example
         self.learned: dict[str, Tensor] = {}
-        self._attached: tuple[object, object, object] = (None, None, None)
+        self._attached: tuple[object, object, MutableMapping[str, Tensor] | None] = (None, None, None)
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
         self._only: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._training: bool | None = None
@@ -103,7 +154,8 @@ class Workspace:
     def notice_moving_buffers(self) -> list[str]:
         """The buffers that a forward pass in training mode changes (counters, moving averages of the user's own), so
         that they are kept with each setting of the weights; tried on the example rows, and undone."""
-        before = {name: buffer.detach().clone() for name, buffer in self.network.named_buffers()}
+        held = dict(self.network.named_buffers())
+        before = {name: buffer.detach().clone() for name, buffer in held.items()}
         if self.example is None or not before:
             return []
         self.set_training(True)
@@ -112,14 +164,32 @@ class Workspace:
                 forward.call(self.network, self.example)
         except (RuntimeError, ValueError):
             pass  # two rows may be too few for training mode; what is known of batch norms stays
-        found = []
+        found, replaced = [], []
         for name, buffer in self.network.named_buffers():
+            if buffer is not held[name]:
+                replaced.append(name)
             if not torch.equal(buffer, before[name]):
                 found.append(name)
-            buffer.copy_(before[name])
+            self._put(name, before[name])
+        if replaced:
+            self.network.register_forward_hook(_KeepBuffers(self, replaced))
         return found
 
-    def attach(self, theta: Tensor, grad: Tensor | None, buffers: Mapping[str, Tensor] | None = None) -> None:
+    def _put(self, name: str, buffer: Tensor) -> None:
+        prefix, _, leaf_name = name.rpartition(".")
+        self.network.get_submodule(prefix)._buffers[leaf_name] = buffer
+
+    def keep(self, names: Collection[str]) -> None:
+        """After a pass in training: what the network put into the place of a buffer belongs to the state attached."""
+        buffers = self._attached[2]
+        if buffers is None or not self._training:
+            return
+        now = dict(self.network.named_buffers())
+        for name in names:
+            if name in buffers:
+                buffers[name] = now[name].detach()
+
+    def attach(self, theta: Tensor, grad: Tensor | None, buffers: MutableMapping[str, Tensor] | None = None) -> None:
         """Make parameters, gradients, learned extras and running buffers views into the given tensors."""
         if self._attached[0] is theta and self._attached[1] is grad and self._attached[2] is buffers:
             return
@@ -131,8 +201,7 @@ class Workspace:
                 leaf.grad = grad[entry.start : entry.stop].view(entry.shape)
             self.learned[entry.name] = leaf
         for name, buffer in (buffers or {}).items():
-            prefix, _, leaf_name = name.rpartition(".")
-            self.network.get_submodule(prefix)._buffers[leaf_name] = buffer
+            self._put(name, buffer)
         self._attached = (theta, grad, buffers)
 
     def stacked_leaves(self, theta: Tensor) -> dict[str, Tensor]:
@@ -178,16 +247,11 @@ class Workspace:
         return made.unsqueeze(-1) if made.dim() == 2 else made
 
 
-def _reinitialise(module: nn.Module, prefix: str, values: dict[str, Tensor]) -> None:
-    """Collect fresh values, asking the outermost module that knows how to reset itself."""
-    own = list(module.named_parameters(prefix.rstrip(".")))
-    if not own:
-        return
-    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-    if callable(reset):
-        fresh = copy.deepcopy(module)
-        (getattr(fresh, "reset_parameters", None) or fresh._reset_parameters)()  # type: ignore[operator]
-        values.update({name: p.detach() for name, p in fresh.named_parameters(prefix.rstrip("."))})
-        return
-    for name, child in module.named_children():
-        _reinitialise(child, f"{prefix}{name}.", values)
+class _KeepBuffers:
+    """A forward hook for networks that assign to their buffers (``self.m = ...``) in place of writing into them."""
+
+    def __init__(self, workspace: Workspace, names: list[str]) -> None:
+        self.workspace, self.names = workspace, names
+
+    def __call__(self, network: nn.Module, args: Any, output: Any) -> None:
+        self.workspace.keep(self.names)

@@ -187,6 +187,6 @@ class PosteriorCovariance(AssembledCovariance):
         if len(earlier) != len(self.blocks):
             raise ArgumentError(
                 f"`prior`: the earlier posterior has {len(earlier)} curvature blocks, this one {len(self.blocks)}; use "
-                "the same curvature for both."
+                "the same curvature of the same part of the network for both (On(...), `on`)."
             )
         return tuple(old.merge(new) for old, new in zip(earlier, self.blocks, strict=True))

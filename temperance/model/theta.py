@@ -149,6 +149,9 @@ class Layout:
     def from_description(cls, description: Mapping[str, Any]) -> Layout:
         """The inverse of :meth:`describe`."""
         entries = [Entry(**{**e, "shape": tuple(e["shape"])}) for e in description["entries"]]
+        whole = all(isinstance(n, int) and n >= 0 for e in entries for n in (*e.shape, e.start, e.fan_in))
+        if not whole or not all(isinstance(e.name, str) and isinstance(e.role, str) for e in entries):
+            raise TypeError("an entry must have a name, a role, and places that are whole numbers")
         return cls(entries, getattr(torch, description["dtype"]))
 
     def fingerprint(self) -> str:

@@ -125,7 +125,13 @@ class Fitted:
                 parameter.data = values[name].clone() if name in values else parameter.data.clone()
             for name, buffer in made.named_buffers():
                 if name in centre.buffers:
-                    buffer.copy_(centre.buffers[name])
+                    held = centre.buffers[name]
+                    if held.shape != buffer.shape:
+                        raise ArgumentError(
+                            f"the average of {type(centre).__name__} is no network: each draw keeps statistics of its "
+                            f"own ({name}). Use `predict`, which averages over the draws."
+                        )
+                    buffer.copy_(held)
         return made.eval()
 
     def log_evidence(self, tolerance: float | None = None) -> float:

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from temperance.core.encoding import moved
-from temperance.core.errors import CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.core.growing import rows_file
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
+from temperance.model.theta import check_subset
 from temperance.posteriors import Chain, Posterior
 from temperance.run import store
 from temperance.run.fitted import Fitted
@@ -103,6 +104,10 @@ def _settings_in(run: store.Run) -> dict[str, Any]:
             raise CorruptRunError(
                 f"the target of the run {str(run.path)!r} is damaged: its {name} cannot be {value!r}."
             )
+    try:
+        check_subset(settings["subset"], "subset")
+    except ArgumentError as error:
+        raise CorruptRunError(f"the target of the run {str(run.path)!r} is damaged: {error}") from error
     return settings
 
 

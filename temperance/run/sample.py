@@ -188,9 +188,9 @@ def _check_finite_at(log_density: LogDensity, starts: Tensor) -> None:
 class _DensityEnergies(Energies):
     """−log p of all chains: without the detour through a network."""
 
-    def __init__(self, log_density: LogDensity) -> None:
+    def __init__(self, log_density: LogDensity, size: int) -> None:
         self.native = None
-        self.prior = BoundPrior([])
+        self.prior = BoundPrior([(slice(0, size), _FlatDensity())])
         self.function = log_density
         self.together: Callable[[Tensor], Tensor] | None = torch.func.vmap(self.function, randomness="error")
 
@@ -224,7 +224,7 @@ class _DensityNetwork(OwnEnergies):
     def own_energies(self) -> Energies:
         """−log p, made once for each working copy."""
         if self._energies is None:
-            self._energies = _DensityEnergies(self._log_density)
+            self._energies = _DensityEnergies(self._log_density, self.theta.numel())
         return self._energies
 
     def forward(self, x: Tensor) -> Tensor:

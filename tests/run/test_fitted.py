@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 import temperance as tp
 from temperance.core.errors import StoreError
@@ -40,3 +41,13 @@ def test_evaluate_of_unusual_targets():
     classes = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
     data = (X, torch.arange(20).unsqueeze(1) % 2)
     assert "accuracy" in tp.fit(classes, tp.MAP(), data, epochs=1).evaluate(data)
+
+
+def test_draws_with_statistics_of_their_own_have_no_average_network():
+    network = nn.Sequential(spectral_norm(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 1))
+    target = tp.Target(network, tp.Normal(scale=0.3), tp.GaussianPrior(1.0))
+    x = torch.randn(20, 3)
+    fitted = tp.fit(target, tp.Collect(tp.SGHMC(lr=1e-3)), (x, x[:, :1]), steps=12, progress=False)
+    assert fitted.predict(x).mean().shape == (20, 1)
+    with pytest.raises(ArgumentError, match="each draw keeps statistics of its own"):
+        fitted.network()

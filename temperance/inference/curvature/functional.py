@@ -16,7 +16,7 @@ from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, NeedsData
 from temperance.inference.card import Card, MethodFamily
-from temperance.inference.curvature.approximate import prior_curvature
+from temperance.inference.curvature.approximate import PriorCurvature, prior_curvature
 from temperance.inference.curvature.subsets import chosen_names
 from temperance.inference.curvature.sweep import Sweep
 from temperance.inference.points.around_point import AroundPoint
@@ -76,9 +76,9 @@ class FunctionalLaplace(AroundPoint):
         return replace(self, on=subset)
 
     def check_target(self, engine: Engine) -> None:
-        """A prior with a curvature."""
+        """A Gaussian prior."""
         chosen_names(engine, self.on)
-        prior_curvature(engine, engine.target.initial_theta())
+        _check_independent(prior_curvature(engine, engine.target.initial_theta()))
 
     def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """A :class:`Process`; of a part, in its place."""
@@ -95,8 +95,7 @@ class FunctionalLaplace(AroundPoint):
 
     def _process(self, engine: Engine, theta: Tensor, buffers: dict[str, Tensor], data: Data) -> Process:
         prior = prior_curvature(engine, theta)
-        if prior.mean is None or not bool((prior.precision > 0).all()):
-            raise ArgumentError("`prior` must be Gaussian with independent weights for FunctionalLaplace.")
+        _check_independent(prior)
         chosen = data
         if self.size is not None and self.size < len(data):
             order = torch.randperm(len(data), generator=generator(self.seed, "functional"))
@@ -124,3 +123,11 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, dict):
         return {name: torch.cat([part[name] for part in parts]) for name in first}
     return tuple(torch.cat([part[k] for part in parts]) for k in range(len(first)))
+
+
+def _check_independent(prior: PriorCurvature) -> None:
+    if prior.mean is None or not bool((prior.precision > 0).all()):
+        raise ArgumentError(
+            "`prior` must be Gaussian with independent weights for FunctionalLaplace: a GaussianPrior, and no earlier "
+            "posterior. Use Laplace(), which takes both."
+        )

@@ -12,6 +12,7 @@ from torch import Tensor
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
+from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, Info, NeedsData, Starts, WrapperState
 from temperance.inference.card import Card, MethodFamily, Recipe
@@ -173,6 +174,8 @@ class Laplace(AroundPoint):
 
     def step(self, engine: Engine, state: LaplaceState, batch: Batch) -> tuple[LaplaceState, Info]:
         """A step of the base; after some epochs, also a new choice of prior and noise."""
+        if batch.step == 0:
+            self._check_earlier(engine, state, batch)
         state.base, info = self.base.step(self._present(engine, state), state.base, batch)
         tune = self._tune
         if tune is not None and tune.every is not None and batch.last and info.status.ok and not info.done:
@@ -181,6 +184,15 @@ class Laplace(AroundPoint):
             if due and batch.progress < tune.until:
                 self._choose(engine, state, batch, tune)
         return state, info
+
+    def _check_earlier(self, engine: Engine, state: LaplaceState, batch: Batch) -> None:
+        """Before anything is trained: where the prior is an earlier posterior, its curvature and this one must merge,
+        which is tried on two rows."""
+        theta = engine.target.initial_theta()
+        if prior_curvature(engine, theta).earlier is not None:
+            first = batch if batch.streams is None else batch.stream(0)
+            few = Data(map_tensors(lambda t: t[:2], first.x), first.y[:2])
+            self._curved(engine, Point(theta, engine.target.running_buffers()), few)
 
     def _choose(self, engine: Engine, state: LaplaceState, batch: Batch, tune: Tune) -> None:
         assert batch.whole is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
-from temperance.inference.base import Info
+from temperance.inference.base import Info, Starts
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianState, Transition, TransitionKernel, settle_
 from temperance.inference.hamiltonian.motion import Motion, uniforms
@@ -48,6 +49,15 @@ class EllipticalSlice(TransitionKernel):
         exact="any likelihood, under a Gaussian prior",
         cost="likelihoods alone, no gradients",
     )
+
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> HamiltonianState:
+        """See :class:`TransitionKernel`."""
+        if any(density.gaussian is None for _, density in engine.bound_prior.pieces):
+            raise ArgumentError(
+                "`prior` must be Gaussian with independent weights for EllipticalSlice, whose ellipse is that of the "
+                f"prior; got {engine.target.prior!r}. Use a GaussianPrior, or NUTS()."
+            )
+        return super().init(engine, starts, rngs)
 
     def step(self, engine: Engine, state: HamiltonianState, batch: Batch) -> tuple[HamiltonianState, Info]:
         """See :class:`TransitionKernel`."""
@@ -103,10 +113,6 @@ def gaussian_parts(prior: BoundPrior, like: Tensor) -> tuple[Tensor, Tensor]:
     mean, scale = torch.empty_like(like[0]), torch.empty_like(like[0])
     for piece, density in prior.pieces:
         found = density.gaussian
-        if found is None:
-            raise ArgumentError(
-                f"`prior` must be Gaussian for EllipticalSlice, whose ellipse is that of the prior; got "
-                f"{type(density).__name__}."
-            )
+        assert found is not None, "looked at by init"
         mean[piece], scale[piece] = found
     return mean, scale

@@ -107,7 +107,9 @@ class Particles(Inference[ParticleState]):
         """See :class:`Inference`. Particles start at rows that were given, or each at fresh weights."""
         (rng,) = rngs
         engine.target.refuse_batch_norm(type(self).__name__)
-        engine.target.refuse_learned_scales(type(self).__name__)
+        engine.target.refuse_learned_scales(
+            type(self).__name__, "a few particles follow the gradient to where the learned scales vanish"
+        )
         start = self._start(engine, starts.given, [spawn(rng) for _ in range(self.count)]).contiguous()
         grad = torch.zeros_like(start)
         rows = list(zip(start.unbind(0), grad.unbind(0), strict=True))

@@ -90,7 +90,10 @@ class Anchored(Wrapper):
         for piece, density in pieces:
             found = density.gaussian
             if found is None:
-                raise ArgumentError(f"`prior` must be Gaussian for Anchored; got {engine.target.prior!r}.")
+                raise ArgumentError(
+                    "`prior` must be Gaussian with independent weights for Anchored; got "
+                    f"{engine.target.prior!r}. Use a GaussianPrior, or Ensemble(MAP(lr=1e-3), 5)."
+                )
             if piece.stop <= size:
                 mean[piece] = found[0]
         draw = engine.target.sample_prior(1, rng)[0, :size].to(engine.device)

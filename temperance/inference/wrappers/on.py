@@ -101,12 +101,8 @@ class On(Wrapper):
         whole = self._whole
         if whole is not None:
             return whole.at_once(engine, starts)
-        if starts.given is not None and len(starts.given) > 1:
-            known = torch.ones(engine.layout.size, dtype=torch.bool)
-            known[engine.target.places(self._names(engine))] = False
-            rest = starts.given[:, known.to(starts.given.device)]
-            if not bool((rest == rest[0]).all()):
-                return False
+        if not self._rests_agree(engine, starts):
+            return False
         index, smaller = self._part(engine, self._rest(engine, starts))
         return self.base.at_once(smaller, starts.of_part(index))
 
@@ -124,6 +120,14 @@ class On(Wrapper):
                 )
         return names
 
+    def _rests_agree(self, engine: Engine, starts: Starts) -> bool:
+        if starts.given is None or len(starts.given) == 1:
+            return True
+        known = torch.ones(engine.layout.size, dtype=torch.bool)
+        known[engine.target.places(self._names(engine))] = False
+        rest = starts.given[:, known.to(starts.given.device)]
+        return bool((rest == rest[0]).all())
+
     def _rest(self, engine: Engine, starts: Starts) -> Tensor:
         """θ of the start: its part outside of the subset is what stays."""
         return engine.target.initial_theta() if starts.given is None else starts.given[0].clone()
@@ -137,6 +141,11 @@ class On(Wrapper):
         whole = self._whole
         if whole is not None:
             return OnState(whole.init(engine, starts, rngs), torch.zeros(0))
+        if not self._rests_agree(engine, starts):
+            raise ArgumentError(
+                f"`start` must have rows that agree outside of the subset {self.subset!r}, for On keeps one such rest; "
+                f"these differ. Write Ensemble(On({self.subset!r}, ...), n) for members with rests of their own."
+            )
         rest = self._rest(engine, starts)
         index, smaller = self._part(engine, rest)
         return OnState(self.base.init(smaller, starts.of_part(index), rngs), rest, smaller)

@@ -151,6 +151,12 @@ class RestrictedPrior(Prior):
                 at += len(places)
         return cls(tuple(made), learned)
 
+    def __repr__(self) -> str:
+        return (
+            "RestrictedPrior(that of a part or a subspace; in a subspace, numbers are correlated unless its basis is "
+            "orthogonal in the prior's units)"
+        )
+
     def learned_parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
         """See :class:`Prior`."""
         return self.learned

@@ -60,8 +60,7 @@ class Learned(Value):
     def groups(self, entries: Sequence[Entry]) -> list[int]:
         """The number of the group that each tensor belongs to."""
         keys = [
-            "" if self.each == "network" else e.name if self.each == "tensor" else e.name.rpartition(".")[0]
-            for e in entries
+            "" if self.each == "network" else e.name if self.each == "tensor" else _module_of(e.name) for e in entries
         ]
         known = {key: k for k, key in enumerate(dict.fromkeys(keys))}
         return [known[key] for key in keys]
@@ -69,6 +68,12 @@ class Learned(Value):
     def parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
         """The u, as a part of θ."""
         return (LearnedParameter(LOG_SCALES, (max(self.groups(entries)) + 1,), 0.0, 0.0, self.spread),)
+
+
+def _module_of(name: str) -> str:
+    """The module that a parameter belongs to, also where its weight is parametrised."""
+    plain, found, _ = name.partition(".parametrizations.")
+    return plain if found else name.rpartition(".")[0]
 
 
 class ScaledDensity(Density):

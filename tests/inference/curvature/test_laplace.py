@@ -522,3 +522,25 @@ def test_one_row_in_single_precision_with_a_precision_for_each_parameter():
         method = tp.Laplace(tp.MAP(lr=1e-2), tp.Dense(), tune="parameter")
         fitted = tp.fit(target, method, (torch.randn(1, 2), torch.randn(1, 1)), steps=50)
         assert bool(torch.isfinite(fitted.predict(torch.randn(3, 2)).std()).all())
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=0.1))),
+        tp.Laplace(tp.MAP(lr=0.1), tp.Dense()),
+        tp.Laplace(tp.MAP(lr=0.1), tp.EKFAC()),
+        tp.FunctionalLaplace(tp.MAP(lr=0.1)),
+    ],
+    ids=["another part", "Dense", "EKFAC", "FunctionalLaplace"],
+)
+def test_an_earlier_posterior_of_another_form_is_refused_before_anything_is_trained(method, monkeypatch):
+    net, data = small_classifier()
+    target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
+    first = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1)), data, steps=2, progress=False)
+    later = first.target.with_prior(first.posterior.as_prior())
+    steps = []
+    monkeypatch.setattr(tp.MAP, "step", lambda *_: steps.append(1))
+    with pytest.raises(ArgumentError, match="`prior`"):
+        tp.fit(later, method, data, steps=5, progress=False)
+    assert not steps
