@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 import temperance as tp
-from temperance.core.errors import StoreError
+from temperance.core.errors import ArgumentError, StoreError
 from tests.small import X, Y, real
 
 

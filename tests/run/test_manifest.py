@@ -234,3 +234,12 @@ def test_a_checkpoint_cannot_point_outside_its_folder(tmp_path):
 
 
 # ---------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", [[], {}, 3, None])
+def test_an_entry_of_the_layout_without_a_name_is_found_out(name, tmp_path):
+    fitted_run().save(tmp_path)
+    with resealed(tmp_path) as manifest:
+        manifest["layout"]["entries"][0]["name"] = name
+    with pytest.raises(CorruptRunError, match="damaged"):
+        tp.load(tmp_path, network())

@@ -106,3 +106,8 @@ def test_bad_input(options, message):
     given = {"log_density": round_one, "start": torch.zeros(2), "method": tp.NUTS(), **options}
     with pytest.raises(ArgumentError, match=message):
         tp.sample(given.pop("log_density"), given.pop("start"), given.pop("method"), progress=False, **given)
+
+
+def test_a_density_of_ones_own_has_no_prior_for_an_ellipse():
+    with pytest.raises(ArgumentError, match="must be Gaussian with independent weights for EllipticalSlice"):
+        tp.sample(lambda theta: -theta.square().sum(), torch.zeros(2), tp.EllipticalSlice(), draws=5, warmup=1)
