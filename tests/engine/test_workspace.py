@@ -85,3 +85,17 @@ def test_start_brings_its_statistics_and_must_share_what_is_frozen():
         assert torch.allclose(predict(Engine(target), posterior, X).mean(), trained(X), atol=1e-6)
     with pytest.raises(ArgumentError, match="frozen parameters"):
         tp.fit(real(net, subset=tp.last_layer), tp.MAP(), (X, Y), epochs=1, start=trained)
+
+
+def test_each_setting_of_the_buffers_moves_alone():
+    """Also where weights and gradient are the same tensors."""
+    target = real(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
+    data = target.prepare(tp.data.Data(X, Y))
+    engine, batch = Engine(target, data), next(iter(data.full_pass()))
+    theta = target.initial_theta()
+    grad, one, two = torch.empty_like(theta), engine.target.running_buffers(), engine.target.running_buffers()
+    for buffers in (one, two, one):
+        engine.gradient(theta, batch, grad, buffers)
+    assert int(one["1.num_batches_tracked"]) == 2
+    assert int(two["1.num_batches_tracked"]) == 1
+    assert not torch.equal(one["1.running_mean"], two["1.running_mean"])
