@@ -63,13 +63,13 @@ def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Ten
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
         torch.manual_seed(seed)
         fresh = _reinitialised(network)
-    before, after = dict(network.named_parameters()), dict(fresh.named_parameters())
+    given, found = dict(network.named_parameters()), dict(fresh.named_parameters())
     names = [e.name for e in layout.network_entries]
-    kept = [name for name in names if not _is_fresh(before[name], after[name])]
+    kept = [name for name in names if bool(found[name].isnan().any())]
     if len(kept) == len(names):
         raise NetworkError(
-            "an ensemble needs members that start apart, but no module of the network has a `reset_parameters()` that "
-            "changes anything. Give it one, or give `start` as a matrix with one row per member."
+            "an ensemble needs members that start apart, but no module of the network has `reset_parameters()`. "
+            "Give it one, or give `start` as a matrix with one row per member."
         )
     if kept:
         warnings.warn(
@@ -77,17 +77,16 @@ def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Ten
             TemperanceWarning,
             stacklevel=4,
         )
-    return {name: after[name].detach() for name in names}
-
-
-def _is_fresh(before: Tensor, after: Tensor) -> bool:
-    """Whether a parameter was reset: it differs, or it is all one number, as biases and norms begin."""
-    return not torch.equal(before, after) or bool((after == after.flatten()[:1]).all())
+    return {name: (given if name in kept else found)[name].detach() for name in names}
 
 
 def _reinitialised(network: nn.Module) -> nn.Module:
-    """A copy in which every module that knows how has reset itself: parts before the whole, which has the last word."""
+    """A copy in which every module that knows how has reset itself: parts before the whole, which has the last word.
+    What nobody has reset is NaN."""
     made = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.fill_(torch.nan)
     for module in _parts_first(made):
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         if not callable(reset):
@@ -108,11 +107,22 @@ def _reinitialised(network: nn.Module) -> nn.Module:
         with torch.no_grad():
             for name, value in twin.named_parameters(recurse=False):
                 if name in held:
-                    with contextlib.suppress(NotImplementedError, RuntimeError):  # one that has no inverse stays
-                        setattr(module, name, value.detach().clone())
+                    _hand_over(module, name, value.detach().clone())
                 else:
                     getattr(module, name).copy_(value)
     return made
+
+
+def _hand_over(module: nn.Module, name: str, value: Tensor) -> None:
+    """Make the parametrised weight ``name`` be ``value``, if that is a matter of its parameters alone; one that has no
+    inverse, or keeps its place in a buffer, which is no part of θ, stays NaN."""
+    part = module.parametrizations[name]  # type: ignore[index]
+    before = {key: buffer.clone() for key, buffer in part.named_buffers()}
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        setattr(module, name, value)
+    if any(not torch.equal(buffer, before[key]) for key, buffer in part.named_buffers()):
+        for parameter in part.parameters():
+            parameter.fill_(torch.nan)
 
 
 def _parts_first(module: nn.Module) -> Iterator[nn.Module]:

@@ -292,8 +292,8 @@ def _coordinates(bound: BoundPrior, layout: Layout, centre: Tensor, basis: Tenso
         else:
             assert density.gaussian is not None
             prior_mean, scale = density.gaussian
-            weighted[:, piece] = here / torch.as_tensor(scale).to(here) ** 2
-            away[piece] += torch.as_tensor(prior_mean).to(away)
+            weighted[:, piece] = here / torch.as_tensor(scale, dtype=here.dtype, device=here.device) ** 2
+            away[piece] += torch.as_tensor(prior_mean, dtype=away.dtype, device=away.device)
     precision = weighted @ rows.T
     precision = 0.5 * (precision + precision.T)
     return precision, torch.linalg.solve(precision, weighted @ away)

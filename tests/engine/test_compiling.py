@@ -4,10 +4,12 @@ import shutil
 
 import pytest
 import torch
+from torch import nn
 
 import temperance as tp
 from temperance.core.errors import TemperanceWarning
 from temperance.engine.compiling import Compiled
+from temperance.engine.engine import Engine
 
 X, Y = torch.randn(48, 3, generator=torch.Generator().manual_seed(0)), torch.arange(48) % 4
 
@@ -47,3 +49,22 @@ def test_true_errors_are_not_hidden(monkeypatch):
 
     with pytest.raises(ValueError, match="mine"):
         Compiled(wrong)(1)
+
+
+def test_what_is_compiled_knows_the_temperature_and_the_likelihood_of_its_target(monkeypatch):
+    """λ, and the noise of a target that takes the place of the first; without a compiler, for speed."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+    target = tp.Target(network, tp.Normal(0.5), tp.GaussianPrior(1.0), likelihood_temperature=2.5)
+    data = target.prepare(tp.data.Data(X.double(), Y[:, None].double()))
+    batch = next(iter(data.batches(6, seed=0, streams=3)))
+    theta = torch.stack([target.fresh_theta(k) for k in range(3)])
+    fast, plain = Engine(target, data, compile=True), Engine(target, data)
+    other = target.with_likelihood(tp.Normal(0.1))
+    for one, two in ((fast, plain), (fast.on(other), plain.on(other)), (fast, plain)):
+        assert one.is_compiled
+        assert not two.is_compiled
+        a, b = torch.ones_like(theta), torch.ones_like(theta)
+        assert torch.allclose(one.gradients(theta, batch, a), two.gradients(theta, batch, b))
+        assert torch.allclose(a, b, rtol=1e-10)
+    assert fast._compiled_stack.in_use == "compiled"

@@ -193,3 +193,17 @@ def test_a_buffer_that_the_network_assigns_to_belongs_to_the_weights(wrap, tmp_p
     monkeypatch.setattr(tp.MAP, "step", whole)
     resumed = tp.fit(target, wrap(tp.MAP(lr=0.05)), (x, x - 10), steps=120, **half)
     assert torch.equal(resumed.predict(x).mean(), fitted.predict(x).mean())
+
+
+def test_each_setting_of_the_buffers_moves_alone():
+    """Also where weights and gradient are the same tensors."""
+    target = real(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
+    data = target.prepare(tp.data.Data(X, Y))
+    engine, batch = Engine(target, data), next(iter(data.full_pass()))
+    theta = target.initial_theta()
+    grad, one, two = torch.empty_like(theta), engine.target.running_buffers(), engine.target.running_buffers()
+    for buffers in (one, two, one):
+        engine.gradient(theta, batch, grad, buffers)
+    assert int(one["1.num_batches_tracked"]) == 2
+    assert int(two["1.num_batches_tracked"]) == 1
+    assert not torch.equal(one["1.running_mean"], two["1.running_mean"])

@@ -108,6 +108,17 @@ def test_a_part_of_the_network_has_the_scales_of_its_own_weights():
     assert inside.size == whole.num_parameters
 
 
+def test_a_part_of_the_network_has_the_means_of_its_own_weights():
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)).double()
+    mean = torch.linspace(-1, 1, 14, dtype=torch.float64)
+    scale = tp.Learned(0.7, 0.8, "network")
+    whole = tp.Target(network, tp.Normal(scale=0.5), tp.GaussianPrior(scale, mean=mean))
+    part = tp.Target(network, tp.Normal(scale=0.5), tp.GaussianPrior(scale, mean=mean[8:]), subset="2")
+    smaller = whole.restrict(whole.names("2"), whole.initial_theta())
+    theta = torch.randn(4, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.allclose(smaller.log_prior(theta), part.log_prior(theta))
+
+
 def test_batched_gradients_are_those_of_each_member_and_data_do_not_pull_the_scales():
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     target = tp.Target(network, tp.Normal(num_outputs=2), tp.StudentTPrior(df=4.0, scale=tp.Learned(0.5)))

@@ -186,3 +186,42 @@ def test_a_deep_copy_of_a_target_trains():
     first = Engine(other).gradient(theirs, batch, grad)
     theirs -= 0.1 * grad
     assert Engine(other).gradient(theirs, batch, grad) < first
+
+
+class Norms(nn.Module):
+    """A batch norm, and a buffer of its own that training moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.passes += 1
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_problem_over_a_part_is_that_of_a_subset(frozen):
+    """Both temperatures, what becomes of batch norms, and the buffers that are known to move."""
+    torch.manual_seed(2)
+    network = Norms().double()
+    options = {"temperature": 0.4, "likelihood_temperature": 2.5, "freeze_batch_norm": frozen}
+    whole, part = real(network, **options), real(network, subset="last", **options)
+    data = whole.prepare(Data(X.double() + 1, Y.double()))
+    batch = next(iter(data.full_pass()))
+    whole = Engine(whole, data).target
+    smaller = whole.restrict(whole.names("last"), whole.initial_theta())
+    engines = [Engine(smaller), Engine(part)]
+    theta = torch.randn(5, dtype=torch.float64)
+    one, two = (engine.log_density(theta, data) for engine in engines)
+    assert float(one) == pytest.approx(float(two), rel=1e-12)
+    slopes = [torch.empty_like(theta) for _ in engines]
+    losses = [engine.gradient(theta, batch, slope) for engine, slope in zip(engines, slopes, strict=True)]
+    assert torch.allclose(*slopes, rtol=1e-12)
+    assert torch.allclose(*losses, rtol=1e-12)
+    assert smaller.batch_norm_names() == part.batch_norm_names() == ([] if frozen else ["norm"])
+    assert "passes" in smaller.moving
+    assert ("norm.running_mean" in smaller.moving) is not frozen
+    assert set(smaller.moving) == set(whole.moving)

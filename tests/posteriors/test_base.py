@@ -8,7 +8,7 @@ import torch
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.linalg import DenseCovariance, DiagonalCovariance
 from temperance.posteriors import Chain, CurvePosterior, Draws, Gaussian, Mixture, Point, Settings, Spread, WeightCurve
-from temperance.posteriors.affine import lifted, lifted_kind
+from temperance.posteriors.affine import Affine, lifted, lifted_kind
 
 
 def test_a_nan_never_becomes_a_posterior():
@@ -73,3 +73,13 @@ def test_what_a_subspace_gives_is_known_beforehand():
         Gaussian(torch.zeros(2), DiagonalCovariance(torch.ones(2))),
     )
     assert all(lifted_kind(type(part)) is type(lifted(part, centre, basis)) for part in inner)
+
+
+def test_a_mixture_over_coordinates_keeps_its_weights():
+    spread = Gaussian(torch.tensor([2.0]), DiagonalCovariance(torch.ones(1)))
+    mixture = Mixture((Mixture((Point(torch.ones(1)), spread), (0.3, 0.7)), Draws(torch.zeros(2, 1))), (0.9, 0.1))
+    centre, basis = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [4.0]])
+    found = lifted(mixture, centre, basis)
+    assert [weight for weight, _ in found.parts()] == [weight for weight, _ in mixture.parts()]
+    assert [type(part) for _, part in found.parts()] == [Point, Affine, Draws]
+    assert found.parts()[0][1].theta.tolist() == [4.0, 6.0]

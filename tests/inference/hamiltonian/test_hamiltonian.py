@@ -372,7 +372,7 @@ def test_runs_that_make_no_sense():
     with pytest.raises(ArgumentError, match="`mass` must be for 27 parameters"):
         tp.fit(target, tp.Collect(tp.NUTS(step_size=0.1, mass=torch.ones(3)), every=1), data, steps=5)
     heavy = tp.Target(target.network, tp.Categorical(), tp.LaplacePrior(1.0))
-    with pytest.raises(ArgumentError, match=r"`prior` must be Gaussian for EllipticalSlice.*Laplace"):
+    with pytest.raises(ArgumentError, match=r"Gaussian with independent weights for EllipticalSlice.*Laplace"):
         tp.fit(heavy, tp.Collect(tp.EllipticalSlice(), every=1), data, steps=5)
     dense = tp.Warmup(tp.MCLMC(), 20, mass="dense", first=2, window=3, last=2)
     with pytest.raises(ArgumentError, match="'diagonal' or 'none' for MCLMC"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.growing import rows_file
 from temperance.core.seeds import generator
+from temperance.core.status import NON_FINITE_THETA
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
 from temperance.testing import linear_gaussian
@@ -50,6 +52,22 @@ def test_draws_at_the_ends_of_cycles():
     late = fit(tp.Collect(cyclical, burn=8, last=1), 17)
     assert late.posterior.trace.draw_step.tolist() == [15]
     assert fit(tp.Collect(cyclical, burn=0, every=8), 17).posterior.trace.draw_step.tolist() == [8, 16]
+
+
+def test_the_last_draws_at_the_ends_of_cycles_are_the_last():
+    cyclical = tp.Cyclical(SGHMC, cycle=4, start=3)
+    every, late = (fit(tp.Collect(cyclical, last=last), 17).posterior for last in (None, 2))
+    assert torch.equal(late.theta, every.theta[1:])
+    assert late.trace.draw_step.tolist() == [11, 15]
+
+
+def test_the_trace_tells_the_temperature_of_each_step():
+    """T times the heat of the cycle, not T."""
+    cyclical = tp.Cyclical(SGHMC, cycle=8, start=6, ramp=4, explore=0.25)
+    problem = linear_gaussian()
+    method, target = tp.Collect(cyclical, read_every=1), problem.target.with_temperature(0.5)
+    trace = tp.fit(target, method, problem.data, steps=14, batch_size=9, progress=False).posterior.trace
+    assert trace.temperature.tolist() == [0, 0, 0, 0.125, 0.25, 0.375, 0, 0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
 
 
 def test_cycles_wait_for_the_preconditioner():
@@ -182,6 +200,19 @@ def test_weights_that_are_not_finite_are_a_status():
     data = (torch.randn(9, 2), torch.randn(9, 1))
     with pytest.raises(tp.errors.NumericalError):
         tp.fit(target, tp.Collect(tp.SGLD(lr=1e30), burn=0, every=1), data, steps=50)
+
+
+def test_a_place_that_is_not_finite_is_no_draw():
+    """The loss, of the place before, is still a number."""
+    target = tp.Target(nn.Linear(2, 1), tp.Normal(1.0), tp.GaussianPrior(1.0))
+    data = target.prepare(tp.data.Data(torch.randn(9, 2), torch.full((9, 1), 1e10)))
+    engine, method = Engine(target, data), tp.Collect(tp.SGLD(lr=1e30), burn=0, every=1)
+    state = method.init(engine, tp.Starts(), [generator(0, "test")])
+    state, info = method.step(engine, state, next(iter(data.full_pass())))
+    assert math.isfinite(info.loss)
+    assert info.status is NON_FINITE_THETA
+    assert state.draw_step == []
+    assert len(state.draws[0]) == 0
 
 
 class Breaks(nn.Module):

@@ -50,6 +50,29 @@ def test_members_have_their_own_start_and_order():
         tp.fit(target, tp.Ensemble(tp.MAP(), 3), DATA, epochs=1, start=rows)
 
 
+@pytest.mark.parametrize("inner", [True, False])
+def test_an_ensemble_of_ensembles_has_an_order_of_the_data_for_each_member(inner):
+    """The same members as in one ensemble of all, from one start, apart by their orders alone."""
+    target = target_of(nn.Linear(3, 4).double())
+    base = tp.MAP(lr=0.1, optimizer=torch.optim.SGD)
+    nested = tp.Ensemble(tp.Ensemble(base, 2, batched=inner), 2, batched=False)
+    options = {"steps": 3, "batch_size": 10, "start": target.initial_theta(), "progress": False}
+    found, flat = (tp.fit(target, method, DATA, **options).posterior for method in (nested, tp.Ensemble(base, 4)))
+    one, two = (torch.stack([part.theta for _, part in posterior.parts()]) for posterior in (found, flat))
+    assert torch.allclose(one, two, atol=1e-12)
+    assert torch.pdist(one).min() > 1e-3
+
+
+def test_members_that_train_nothing_must_be_given_apart():
+    target = target_of(nn.Linear(3, 4))
+    rows = torch.stack([target.fresh_theta(seed) for seed in range(3)])
+    for start in (None, rows[0], rows[:1]):
+        with pytest.raises(ArgumentError, match="nothing is trained"):
+            tp.fit(target, tp.Ensemble(tp.Laplace(), 3), DATA, start=start, progress=False)
+    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(), 3), DATA, start=rows, progress=False)
+    assert torch.equal(torch.stack([part.mean for part in fitted.posterior.components]), rows)
+
+
 def test_a_network_that_cannot_be_batched_is_trained_one_after_another():
     class Branching(nn.Module):
         def __init__(self) -> None:
