@@ -116,7 +116,7 @@ def _reinitialised(network: nn.Module) -> nn.Module:
 def _hand_over(module: nn.Module, name: str, value: Tensor) -> None:
     """Make the parametrised weight ``name`` be ``value``, if that is a matter of its parameters alone; one that has no
     inverse, or keeps its place in a buffer, which is no part of θ, stays NaN."""
-    part = module.parametrizations[name]  # type: ignore[index]
+    part: nn.Module = module.parametrizations[name]  # type: ignore[index, assignment]
     before = {key: buffer.clone() for key, buffer in part.named_buffers()}
     with contextlib.suppress(NotImplementedError, RuntimeError):
         setattr(module, name, value)
