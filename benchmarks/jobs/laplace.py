@@ -27,14 +27,14 @@ def curvature_pass(network: str, curvature: Curvature, rows: int, on: Any = None
     x, y = batches.dataset.tensors
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(scale=1.0))
     data = target.prepare(tp.data.Data(x, y))
-    theta = target.initial_theta()
-    tau = prior_curvature(Engine(target), theta).precision
+    theta, engine = target.initial_theta(), Engine(target, data)
+    tau = prior_curvature(engine, theta).precision
     made: list[Any] = []
 
     def sweep() -> Problem:
-        names = chosen_names(Engine(target), on)
+        names = chosen_names(engine, on)
         kind = curvature.sweep_kind
-        return Problem(Sweep(Engine(target), theta, {}, data, names=names, kind=kind, batch_size=BATCH), tau)
+        return Problem(Sweep(engine, theta, {}, data, names=names, kind=kind, batch_size=BATCH), tau)
 
     def gather() -> None:
         with warnings.catch_warnings():

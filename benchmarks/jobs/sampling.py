@@ -28,9 +28,8 @@ def method_steps(method: tp.Inference[Any], network: str, steps: int) -> Round:
     """A round of steps of a method, on the batch that the floor has."""
     net, x, y = problem(network)
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(scale=1.0))
-    target.prepare(tp.data.Data(x, y))
     batch = Batch(x, y, num_data=EXAMPLES)
-    engine = Engine(target)
+    engine = Engine(target, target.prepare(tp.data.Data(x, y)))
     state = method.init(engine, tp.Starts(), [generator(0, "benchmark")])
 
     def round_of_steps() -> None:

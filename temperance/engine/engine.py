@@ -194,12 +194,10 @@ class Engine:
         leaves = self.workspace.stacked_leaves(theta)
         losses = self._stacked_losses(leaves, batch.x, batch.y, batch.streams is not None)
         scaled = losses.sum() if self.likelihood_temperature == 1.0 else losses.sum() / self.likelihood_temperature
-        used = [e for e in self.layout.entries if e.role != "prior"]  # data say nothing of the prior's scales
-        gradients = torch.autograd.grad(scaled, [leaves[e.name] for e in used], materialize_grads=True)
-        for entry, value in zip(used, gradients, strict=True):
-            grad[:, entry.start : entry.stop] = value.reshape(len(theta), -1)
-        for entry in self.layout.entries_of("prior"):
-            grad[:, entry.start : entry.stop] = 0.0
+        gradients = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
+        for entry, value in zip(self.layout.entries, gradients, strict=True):
+            # Data say nothing of the prior's scales, nor of a parameter that no output depends on.
+            grad[:, entry.start : entry.stop] = 0.0 if value is None else value.reshape(len(theta), -1)
         return losses.detach()
 
     def _stacked_gradient_of(self, theta: Tensor, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:

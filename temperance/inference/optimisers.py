@@ -25,10 +25,15 @@ def is_elementwise(optimizer: type[torch.optim.Optimizer]) -> bool:
     return optimizer.__name__ in ELEMENTWISE and optimizer.__module__.startswith("torch.optim")
 
 
+_closures: dict[type[torch.optim.Optimizer], bool] = {}  # looked up at every step, and slow to find out
+
+
 def needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
     """Whether ``step`` insists on a closure (L-BFGS)."""
-    parameter = inspect.signature(optimizer.step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
+    if optimizer not in _closures:
+        parameter = inspect.signature(optimizer.step).parameters.get("closure")
+        _closures[optimizer] = parameter is not None and parameter.default is inspect.Parameter.empty
+    return _closures[optimizer]
 
 
 def build_optimizer(

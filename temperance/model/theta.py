@@ -99,7 +99,8 @@ class Layout:
         self.entries = tuple(entries)
         self.dtype = dtype
         self.size = self.entries[-1].stop if self.entries else 0
-        self.network_entries = self.entries_of("network")
+        self._by_role = {role: tuple(e for e in self.entries if e.role == role) for role in ("prior", "likelihood")}
+        self._by_role["network"] = self.network_entries = tuple(e for e in self.entries if e.role == "network")
         self.network_size = self.network_entries[-1].stop if self.network_entries else 0
 
     @classmethod
@@ -130,7 +131,7 @@ class Layout:
 
     def entries_of(self, role: str) -> tuple[Entry, ...]:
         """Those of the ``"network"``, or those that the ``"likelihood"`` or the ``"prior"`` learns."""
-        return tuple(e for e in self.entries if e.role == role)
+        return self._by_role[role]
 
     def __repr__(self) -> str:
         return f"Layout({len(self.entries)} tensors, {self.size} numbers, {self.dtype})"
