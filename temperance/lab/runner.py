@@ -58,7 +58,7 @@ def run_experiment(
     if done:
         console.print(f"{len(done)} of {len(cells)} cells are there already; {len(left)} to go.")
     began = time.perf_counter()
-    _do(experiment, settings, left, len(cells), folder, workers, console)
+    _do(experiment, settings, cells, left, folder, workers, console)
     return _finish(experiment, preset, settings, folder, console, time.perf_counter() - began)
 
 
@@ -100,14 +100,15 @@ def _check_positive(argument: str, value: object) -> None:
 def _do(
     experiment: Experiment,
     settings: Settings,
+    cells: list[Cell],
     left: list[Cell],
-    total: int,
     folder: Folder,
     workers: int,
     console: Console,
 ) -> None:
     columns = (TextColumn(experiment.name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    total = len(cells)
     done = total - len(left)
     work = run_cells(experiment.run, settings, left, workers)
     try:
@@ -124,7 +125,9 @@ def _do(
                     line = f"{done}/{total} {finished.cell.key} ({finished.seconds:.1f} s)"
                     console.print(line, markup=False, highlight=False)
     except KeyboardInterrupt:
-        console.print(f"interrupted: {done} of {total} cells are kept; the same command goes on from there.")
+        # Counted in the folder: the signal may have come after a cell was written and before it was counted here.
+        kept = sum(f.error is None for f in folder.read(cells).values())
+        console.print(f"interrupted: {kept} of {total} cells are kept; the same command goes on from there.")
         raise
     finally:
         work.close()  # ends the workers

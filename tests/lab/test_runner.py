@@ -17,6 +17,7 @@ import temperance.lab.experiments
 from temperance.apps.cli import main
 from temperance.core.errors import ArgumentError, MismatchError, StoreError
 from temperance.lab import run_experiment, show_experiment
+from temperance.lab.folder import Folder
 from tests.lab.fake import make
 
 QUIET = Console(quiet=True)
@@ -166,6 +167,24 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_worker_behind(tmp_path, how)
     assert go(out, arms=tuple("abcdef"), marks=str(marks)).ok
     assert not kept & set(done_twice(marks))
     assert len(results(out)["cells"]) == 18
+
+
+def test_an_interrupt_right_after_a_cell_was_written_still_counts_that_cell_and_no_failed_one(
+    tmp_path, capsys, monkeypatch
+):
+    write, seen = Folder.write, []
+
+    def write_then_interrupt(folder, finished):
+        write(folder, finished)
+        seen.append(finished)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Folder, "write", write_then_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(make(fail="a"), "quick", tmp_path, workers=1)
+    assert sum(f.error is None for f in seen) == 2
+    assert "interrupted: 2 of 6 cells are kept" in capsys.readouterr().out
 
 
 def test_show_draws_again_without_running(tmp_path, capsys):
