@@ -81,15 +81,16 @@ class Moments:
             self.squares.addcmul_(before, after)
 
     def covariance(self) -> Tensor:
-        """Variances or covariances, drawn a little towards a small multiple of the identity."""
+        """Variances or covariances; the latter drawn a little towards their diagonal, whatever the units of θ."""
         found = self.squares / max(1, self.count - 1)
+        variances = found.diagonal(dim1=-2, dim2=-1) if found.dim() == 3 else found
+        towards = _TOWARDS * torch.where(variances > 0.0, variances, 1.0)  # a coordinate that never moved gets some
         share = self.count / (self.count + _SHRINK)
-        found = share * found
-        extra = _TOWARDS * (1.0 - share)
         if found.dim() == 3:
-            found.diagonal(dim1=-2, dim2=-1).add_(extra)
-            return 0.5 * (found + found.mT)
-        return found + extra
+            found = 0.5 * share * (found + found.mT)
+            found.diagonal(dim1=-2, dim2=-1).add_((1.0 - share) * towards)
+            return found
+        return share * found + (1.0 - share) * towards
 
 
 @dataclass
@@ -109,7 +110,7 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
     ``accept``. Masses are the inverse of the variances (or covariances) of the chain's own places, in windows: after
     ``first`` transitions, windows of ``window``, 2 · ``window``, 4 · ``window`` … each end with new masses and a new
     search for ε; the ``last`` transitions tune ε alone. With few draws n the estimate is shrunk,
-    n/(n+5) Σ̂ + 5/(n+5) · 10⁻³ I.
+    n/(n+5) Σ̂ + 5/(n+5) · 10⁻³ diag Σ̂: in units of its own, so that a weight known to 10⁻⁴ gets its mass, too.
 
     Args:
         base: ``NUTS()``, ``HMC(...)`` or ``MCLMC(...)``.

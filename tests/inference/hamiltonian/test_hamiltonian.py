@@ -213,9 +213,28 @@ def test_moments_are_those_of_the_draws():
             moments.add(row)
         for k in range(2):
             wanted = torch.cov(rows[:, k].T) * 40 / 45
-            wanted = wanted + 1e-3 * 5 / 45 * torch.eye(3)
+            wanted = wanted + 1e-3 * 5 / 40 * torch.diag(wanted.diagonal())
             found = moments.covariance()[k]
             assert torch.allclose(found, wanted if dense else wanted.diagonal(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_masses_follow_the_units_and_a_coordinate_that_never_moved_has_one(dense):
+    """Also of a coordinate that is known to 10⁻⁶: nothing absolute is mixed in."""
+    units = torch.tensor([1.0, 1e-6, 1e4]).double()
+    rows = torch.randn(30, 1, 3, generator=torch.Generator().manual_seed(0)).double()
+    rows[:, :, 1] += rows[:, :, 0]
+    plain, scaled, stuck = (Moments.of(rows[0], dense) for _ in range(3))
+    for row in rows:
+        plain.add(row)
+        scaled.add(row * units)
+        stuck.add(row * torch.tensor([1.0, 0.0, 1.0]))
+    both = units.outer(units) if dense else units**2
+    assert torch.allclose(scaled.covariance() / both, plain.covariance(), rtol=1e-9)
+    found = stuck.covariance()[0]
+    assert float(found[1, 1] if dense else found[1]) == pytest.approx(1e-3 * 5 / 35)
+    if dense:
+        assert bool((torch.linalg.eigvalsh(found) > 0.0).all())
 
 
 def test_dual_averaging_finds_the_step_with_the_acceptance_wanted():
