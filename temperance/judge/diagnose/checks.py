@@ -32,12 +32,17 @@ RHAT_LIMIT, RHAT_SHARE = 1.1, 0.95
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: ``passed`` is ``None`` where it could not be judged, ``remedy`` empty where nothing is to be done."""
+    """One check: ``passed`` is ``None`` where it could not be judged, ``remedy`` empty where nothing is to be done.
+
+    ``inconclusive``: it was measured, and chance alone could have made more of it than what is looked for. A run with
+    such a check has not passed; one that merely has no such thing (momenta, a trace) may.
+    """
 
     name: str
     passed: bool | None
     measured: str
     remedy: str = ""
+    inconclusive: bool = False
 
 
 def check_status(info: RunInfo) -> Finding:
@@ -108,7 +113,7 @@ def check_kinetic(found: Temperatures, note: str = "") -> Finding:
         return Finding(name, False, measured, _kinetic_remedy(found, place, bad))
     whole = float(tolerance(torch.tensor(found.network_error), ess(found.network), 1))
     if not whole <= 0.5:
-        return Finding(name, None, measured, "Too few independent readings: run longer.")
+        return Finding(name, None, measured, "Too few independent readings: run longer.", inconclusive=True)
     return Finding(name, True, measured)
 
 
@@ -163,7 +168,7 @@ def _judge(name: str, found: Temperatures, low: float, high: float, most: float,
             "size of the whole training set; otherwise the run has not come to rest yet: a longer burn-in.",
         )
     if not allowed <= most:
-        return Finding(name, None, measured, "Too few independent readings: run longer.")
+        return Finding(name, None, measured, "Too few independent readings: run longer.", inconclusive=True)
     return Finding(name, True, measured)
 
 

@@ -44,9 +44,10 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed, and something that tells of the distribution (a temperature, R-hat) was judged."""
+        """Nothing failed, nothing that was measured is inconclusive, and something that tells of the distribution (a
+        temperature, R-hat) was judged."""
         judged = any(check.passed and check.name.startswith(_EVIDENCE) for check in self.checks)
-        return judged and not self.failed
+        return judged and not self.failed and not any(check.inconclusive for check in self.checks)
 
     def __getitem__(self, name: str) -> Finding:
         for check in self.checks:

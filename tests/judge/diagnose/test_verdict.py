@@ -12,7 +12,9 @@ import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.core.status import DIVERGED, INTERRUPTED
 from temperance.judge import diagnose
+from temperance.judge.diagnose import checks
 from temperance.judge.diagnose.checks import check_loss
+from temperance.judge.diagnose.temperature import Temperatures
 from temperance.posteriors import Draws, Mixture
 from temperance.run.fitted import Fitted, RunInfo
 from temperance.testing import linear_gaussian
@@ -232,3 +234,19 @@ def test_nothing_to_judge_by_is_no_pass(problem):
         verdict["no such check"]
     with pytest.raises(ArgumentError, match="`target` must be given"):
         diagnose.sampling(Draws(torch.zeros(3, 2)))
+
+
+def test_thermometers_that_cannot_be_read_are_no_pass_though_predictions_mix():
+    """A chain whose temperature rises in bursts: twice T, with an error as large."""
+    time = torch.arange(400, dtype=torch.float64)
+    bursts = 0.7 + 6.0 * torch.exp(-((time - 180.0) / 30.0).square()).unsqueeze(-1).expand(-1, 2)
+    found = Temperatures("kinetic", ("a", "b"), (50, 50), bursts.unsqueeze(0), time, torch.tensor([0.4, 0.4]), 0.99)
+    mixed = checks.Finding("R-hat of predictions", True, "100% below 1.1")
+    for unread in (checks.check_kinetic(found), checks.check_configurational(found, OF_DRAWS)):
+        assert unread.passed is None
+        assert unread.inconclusive
+        verdict = diagnose.Verdict((mixed, unread))
+        assert not verdict.passed
+        assert str(verdict).startswith("Too little to judge by.")
+    absent = checks.Finding("kinetic temperature", None, "the sampler has no momenta")
+    assert diagnose.Verdict((mixed, absent)).passed
