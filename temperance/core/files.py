@@ -8,14 +8,19 @@ begins with a dot beside one that is whole.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from temperance.core.errors import StoreError
+
 _TOKEN = 6  # bytes of randomness in a temporary name
+_TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
 def token() -> str:
@@ -112,3 +117,60 @@ def digest(path: Path) -> str:
     """sha256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def holding(folder: Path, argument: str, patience: float = 3.0) -> Iterator[None]:
+    """Have a folder to oneself: a second process that would write to it is refused, as is a second thread.
+
+    The folder itself is locked, by the system: no file is left behind, and a process that is killed lets go. One that
+    is just ending is waited for, ``patience`` seconds. Where the file system knows no locks (some on networks, Windows)
+    nothing is locked. A folder that is not there yet is made, and removed again if nothing came into it.
+
+    >>> import tempfile
+    >>> place = Path(tempfile.mkdtemp())
+    >>> with holding(place, "checkpoint"), holding(place, "checkpoint", patience=0.0):
+    ...     pass
+    Traceback (most recent call last):
+    temperance.core.errors.StoreError: `checkpoint` ... is being written by another run ...
+    """
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"`{argument}` must be a folder that can be written; {str(folder)!r}: {error}.") from error
+    try:
+        with _locked(folder, argument, patience):
+            yield
+    finally:
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, argument: str, patience: float) -> Iterator[None]:
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    deadline = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in _TAKEN:  # no locks here
+                    break
+            if time.monotonic() >= deadline:
+                raise StoreError(
+                    f"`{argument}` {str(folder)!r} is being written by another run, in this process or another one. "
+                    "Wait until that has ended, or choose another folder."
+                )
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)

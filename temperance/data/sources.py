@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from temperance.core.errors import DataError, TemperanceWarning
-from temperance.core.seeds import generator
+from temperance.core.seeds import derive_seed, generator
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """What a network takes: one tensor, a tuple (positional) or a dict (keyword) of tensors, rows first."""
@@ -40,6 +41,38 @@ def named_tensors(inputs: Inputs) -> list[tuple[str, Tensor]]:
         return [("x", inputs)]
     items = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
     return [(f"x[{key!r}]", value) for key, value in items]
+
+
+def row_uniforms(inputs: Inputs, seed: int) -> Tensor:
+    """A number in [0, 1) for each row, uniform and independent of all else: scattered by ``seed`` and every bit of the
+    row's inputs, so that it is the same wherever the row stands and whichever rows come with it. In float64.
+
+    >>> rows = torch.eye(3)
+    >>> bool((row_uniforms(rows, 0)[1:] == row_uniforms(rows[1:], 0)).all())
+    True
+    """
+    total: np.ndarray[Any, np.dtype[np.uint64]] | None = None
+    for place, (_, tensor) in enumerate(named_tensors(inputs)):
+        wide = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        data = wide.detach().cpu().reshape(len(tensor), -1).contiguous().view(torch.uint8).numpy()
+        data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))
+        words = np.ascontiguousarray(data).view(np.uint64)
+        salt = np.array([derive_seed(seed, "row", place)], np.uint64)
+        keys = _scattered(salt + np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN)
+        found = _scattered(words ^ keys).sum(1, dtype=np.uint64) + salt
+        total = found if total is None else _scattered(total) + found
+    assert total is not None
+    return torch.from_numpy((_scattered(total) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _scattered(words: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The finaliser of SplitMix64 (Steele et al. 2014): a bijection in which every bit decides every other."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return words ^ (words >> np.uint64(31))
 
 
 Row = tuple[Tensor, Inputs, Tensor]

@@ -119,27 +119,28 @@ def learn_actively(
         "seed": seed,
     }
     log = _Log(folder, settings)
-    log.read()
-    if len(log.rows) == 0:
-        log.add(first, oracle)
-        log.write()
-    begin = log.rounds_done()
-    if begin > rounds:
-        raise MismatchError(f"`folder` holds {begin} rounds, more than the {rounds} wanted.")
     fitted: Fitted | None = None
     scored = Data.of(test, "test") if test is not None else None
-    with ProgressBar("active learning", rounds + 1, progress) as bar:
-        for number in range(begin, rounds + 1):
-            data = Data(map_tensors(lambda t: t[log.rows], x), log.y)
-            own = derive_seed(seed, "round", number)
-            fitted = fit(make_fresh(make_target, own), method, data, **length, seed=own, progress=False)
-            if number == len(log.labels):
-                log.labels.append(len(log.rows))
-                log.scores.append(fitted.evaluate(scored, draws=draws, by=by) if scored is not None else {})
-            if number < rounds:
-                log.add(look.rows(fitted, x, log.rows, batch, own), oracle)
+    with store.held(folder, "folder"):
+        log.read()
+        if len(log.rows) == 0:
+            log.add(first, oracle)
             log.write()
-            bar.advance_to(number + 1, log.scores[-1].get("log_loss", float("nan")), last=number == rounds)
+        begin = log.rounds_done()
+        if begin > rounds:
+            raise MismatchError(f"`folder` holds {begin} rounds, more than the {rounds} wanted.")
+        with ProgressBar("active learning", rounds + 1, progress) as bar:
+            for number in range(begin, rounds + 1):
+                data = Data(map_tensors(lambda t: t[log.rows], x), log.y)
+                own = derive_seed(seed, "round", number)
+                fitted = fit(make_fresh(make_target, own), method, data, **length, seed=own, progress=False)
+                if number == len(log.labels):
+                    log.labels.append(len(log.rows))
+                    log.scores.append(fitted.evaluate(scored, draws=draws, by=by) if scored is not None else {})
+                if number < rounds:
+                    log.add(look.rows(fitted, x, log.rows, batch, own), oracle)
+                log.write()
+                bar.advance_to(number + 1, log.scores[-1].get("log_loss", float("nan")), last=number == rounds)
     return ActiveLearning(log.rows, log.y, log.labels, log.scores, fitted)
 
 

@@ -18,6 +18,8 @@ from temperance.decide.doubt import Score, doubt
 from temperance.decide.members import check_predictive
 from temperance.predict import CategoryPredictive, Predictive
 
+_ROUNDING = (1e-7, 1e-5)  # absolute and relative, of doubts in float32
+
 
 @dataclass(frozen=True, eq=False)
 class Deferral(Value):
@@ -58,8 +60,7 @@ class Deferral(Value):
 
     def __call__(self, predictive: Predictive) -> Tensor:
         """True for rows on which to ask a human."""
-        slack = 1e-7 + 1e-5 * abs(self.threshold)  # in float32 equal rows of other batches differ by a rounding
-        return doubt(predictive, self.score).double() >= self.threshold - slack
+        return doubt(predictive, self.score).double() >= self.threshold
 
 
 def clopper_pearson(errors: int, rows: int, confidence: float = 0.95) -> float:
@@ -140,7 +141,11 @@ def defer_at(
 
 def choose_threshold(value: Tensor, wrong: Tensor, risk: float, level: float, candidates: int) -> float | None:
     """The largest of some thresholds whose error rate is shown to be at most ``risk``, each at ``level``; ``None``, if
-    there is none. Rows whose doubt is strictly below are answered."""
+    there is none. Rows whose doubt is strictly below are answered.
+
+    What is tested is the doubt of the first row that is not answered. In float32 equal rows of other batches differ by
+    a rounding, so the threshold lies a rounding below it, but never so low that a row would change sides.
+    """
     rows = len(value)
     least = math.ceil(math.log(level) / math.log1p(-risk))  # fewer rows cannot pass, even without an error
     if rows < least:
@@ -153,7 +158,13 @@ def choose_threshold(value: Tensor, wrong: Tensor, risk: float, level: float, ca
     answered = torch.searchsorted(sorted_value[:rows], threshold)
     probability = scipy.special.bdtr(errors[answered].numpy(), answered.numpy(), risk)
     passed = torch.from_numpy((probability <= level) & (answered.numpy() > 0)).nonzero()
-    return float(threshold[passed[0, 0]]) if len(passed) else None
+    if not len(passed):
+        return None
+    first, below = float(threshold[passed[0, 0]]), float(sorted_value[answered[passed[0, 0]] - 1])
+    if first == math.inf:
+        return first
+    between = max(first - _ROUNDING[0] - _ROUNDING[1] * abs(first), below + 0.5 * (first - below))
+    return between if between > below else first
 
 
 def _errors(predictive: Predictive, y: Any, error: Any) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from temperance.core import files
 from temperance.core.errors import ArgumentError
 from temperance.lab.experiment import Cell, Claim, Experiment, Finished, Settings
 from temperance.lab.folder import Folder, settings_from
@@ -52,14 +53,15 @@ def run_experiment(
     settings = choose_settings(experiment, preset, seed, seeds)
     cells = list_cells(experiment, settings)
     folder = Folder(out)
-    folder.begin(experiment, preset, settings)
-    done = {key: f for key, f in folder.read(cells).items() if f.error is None}
-    left = [cell for cell in cells if cell.key not in done]
-    if done:
-        console.print(f"{len(done)} of {len(cells)} cells are there already; {len(left)} to go.")
-    began = time.perf_counter()
-    _do(experiment, settings, cells, left, folder, workers, console)
-    return _finish(experiment, preset, settings, folder, console, time.perf_counter() - began)
+    with files.holding(folder.path, "out"):
+        folder.begin(experiment, preset, settings)
+        done = {key: f for key, f in folder.read(cells).items() if f.error is None}
+        left = [cell for cell in cells if cell.key not in done]
+        if done:
+            console.print(f"{len(done)} of {len(cells)} cells are there already; {len(left)} to go.")
+        began = time.perf_counter()
+        _do(experiment, settings, cells, left, folder, workers, console)
+        return _finish(experiment, preset, settings, folder, console, time.perf_counter() - began)
 
 
 def show_experiment(experiment: Experiment, out: str | Path, console: Console | None = None) -> Outcome:

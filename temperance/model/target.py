@@ -283,6 +283,34 @@ class Target:
         targets = dict(data.probe())["y"]
         return self.starting(self.likelihood.begin(targets))
 
+    def settled(self, outputs: Tensor, y: Tensor) -> Target:
+        """Starting, in what the likelihood learns, at what is most probable where the network gives ``outputs`` (N × C)
+        for the (prepared) targets: argmin −Σ log p(y | outputs, ψ) / λ − log p(ψ), in float64."""
+        parameters = self.likelihood.learned_parameters()
+        values = {
+            p.name: self.learned_start.get(p.name, torch.full(p.shape, p.initial)).detach().double().clone()
+            for p in parameters
+        }
+        wide, targets = outputs.detach().double(), y.double() if y.is_floating_point() else y
+        for value in values.values():
+            value.requires_grad_()
+        search = torch.optim.LBFGS(list(values.values()), max_iter=100, line_search_fn="strong_wolfe")
+
+        def energy() -> Tensor:
+            search.zero_grad()
+            found = -self.likelihood.log_prob(wide, targets, values).sum() / self.likelihood_temperature
+            for p in parameters:
+                found = found + 0.5 * ((values[p.name] - p.prior_mean) / p.prior_scale).square().sum()
+            found.backward()
+            return found
+
+        with torch.enable_grad():
+            search.step(energy)
+        if not all(bool(value.isfinite().all()) for value in values.values()):
+            return self  # the network's outputs are not finite; what uses them says so
+        found = {name: value.to(self.layout.dtype) for name, value in values.items()}
+        return self.starting({**self.learned_start, **found})
+
     def starting(self, learned: Mapping[str, Tensor]) -> Target:
         """Starting there in what prior and likelihood learn."""
         return self._with(learned_start={name: value.detach().clone() for name, value in learned.items()})

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
+from temperance.data.sources import Inputs
 from temperance.engine.engine import Engine
 from temperance.model.likelihoods import Likelihood
 from temperance.predict.classes import CategoryPredictive, ClassPredictive
@@ -40,6 +41,10 @@ class GivenSource(Outputs):
     def blocks(self) -> Iterator[OutputBlock]:
         """All at once."""
         yield slice(0, self.rows), self.outputs, self.learned
+
+    def row_inputs(self) -> Inputs:
+        """The outputs themselves: nothing else is known of a row."""
+        return self.outputs.transpose(0, 1)
 
     def same_draws(self, other: Outputs) -> bool:
         """Where the weights are the same: whoever computed these outputs knows what belongs together."""

@@ -125,6 +125,10 @@ class LinearisedSource(Outputs):
     def __len__(self) -> int:
         return len(self.weights)
 
+    def row_inputs(self) -> Inputs:
+        """x."""
+        return self.x
+
     @abstractmethod
     def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""

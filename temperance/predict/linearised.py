@@ -82,13 +82,23 @@ class LinearisedMixin(Predictive):
     def sample(self, n: int = 1, seed: int = 0) -> Tensor:
         """n draws of all rows together, n × rows (× outputs); each has a function of its own for all its rows."""
         check_count(n, "n")
-        source = self._functions if n <= len(self._functions) // 2 else self.functions(2 * n)
         likelihood = self._plain_likelihood()
         rng, noise = (
             generator(check_seed(seed), "predictive-node"),
             generator(seed, "predictive-noise", device=self.weights.device),
         )
-        pick = torch.multinomial(source.weights.cpu(), n, replacement=False, generator=rng).to(self.weights.device)
+        # A component by its share, for each draw; then functions of that component, none of them twice.
+        shares = torch.tensor(self.source.shares, dtype=torch.float64)
+        component = torch.multinomial(shares, n, replacement=True, generator=rng)
+        most = int(component.bincount().max())
+        source = self._functions if 2 * most * len(shares) <= len(self._functions) else None
+        source = source or self.functions(2 * most * len(shares))
+        each = len(source) // len(shares)
+        pick = torch.empty(n, dtype=torch.int64)
+        for k in range(len(shares)):
+            own = component == k
+            pick[own] = k * each + torch.randperm(each, generator=rng)[: int(own.sum())]
+        pick = pick.to(self.weights.device)
         parts = []
         for _, outputs, learned in source.blocks():
             chosen = {name: value[pick] for name, value in learned.items()}

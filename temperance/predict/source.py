@@ -39,6 +39,9 @@ class Outputs(Protocol):
         """Whose members these are: its own, unless it maps those of another source."""
         return self
 
+    def row_inputs(self) -> Inputs:
+        """What tells one row from another, rows first: the network's inputs."""
+
     def same_draws(self, other: Outputs) -> bool:
         """Whether member s of both is the same θ; no, where nobody can tell. To be asked of their origins."""
         return False
@@ -56,6 +59,10 @@ class MappedOutputs(Outputs):
     def origin(self) -> Outputs:
         """That of the base."""
         return self.base.origin
+
+    def row_inputs(self) -> Inputs:
+        """Those of the base."""
+        return self.base.row_inputs()
 
 
 class OutputSource(Outputs):
@@ -101,6 +108,10 @@ class OutputSource(Outputs):
             yield block
         if self._kept is not None:
             self._kept, self._complete = made, True
+
+    def row_inputs(self) -> Inputs:
+        """x."""
+        return self.x
 
     def same_draws(self, other: Outputs) -> bool:
         """By the first and the last setting of θ."""

@@ -18,6 +18,7 @@ from temperance.data.data import Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference
 from temperance.model.target import Target
+from temperance.run import store
 from temperance.run.fitted import Fitted
 from temperance.run.loop import Loop
 from temperance.run.parts import target_settings
@@ -89,6 +90,8 @@ def fit(
     if total:
         _check_batch_norm(target, len(prepared), batch_size)
     method.check_run(total)
+    if target.likelihood.learned_parameters() and (isinstance(start, nn.Module) or (start is None and not total)):
+        target = _after_training(target, start, prepared, tell=not total)
     theta = None if start is None else target.theta_of(start)
     engine = Engine(target, prepared, compile=compile)
     run = {
@@ -105,7 +108,7 @@ def fit(
         every = per_epoch if per_epoch > 1 else _STEPS_BETWEEN_SAVES
     loop = Loop(engine, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
     loop.given = given
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with store.held(checkpoint, "checkpoint"), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))
         loop.prepare(theta)
         if loop.finished is not None:
@@ -132,6 +135,28 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
             stacklevel=3,
         )
     return data, held
+
+
+def _after_training(target: Target, start: nn.Module | None, data: Data, tell: bool) -> Target:
+    """Of a network that comes trained: with the noise that its residuals have, not that of targets never looked at."""
+    theta = target.initial_theta() if start is None else target.theta_of(start)
+    engine, outputs, targets = Engine(target, data), [], []
+    with torch.no_grad():
+        for batch in data.full_pass():
+            outputs.append(engine.outputs(theta.unsqueeze(0), batch.to(target.device).x)[0])
+            targets.append(batch.y.to(target.device))
+    found, y = torch.cat(outputs), torch.cat(targets)
+    settled = target.settled(found, y)
+    if tell and settled is not target:
+        noise = settled.likelihood.variance(found, settled.learned_start).mean(0).sqrt()
+        warnings.warn(
+            f"{target.likelihood!r} learns its noise, and no training was asked for: it was set to "
+            f"{', '.join(f'{value:.3g}' for value in noise.tolist()[:5])}, what the network's residuals on these "
+            f"{len(data)} rows say. New rows may be farther off: give the scale where you know it, or train.",
+            TemperanceWarning,
+            stacklevel=3,
+        )
+    return settled
 
 
 def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:

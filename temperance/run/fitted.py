@@ -193,7 +193,8 @@ class Fitted:
         network.
         """
         manifest, parts = self.written()
-        store.write_run(path, manifest, parts)
+        with store.held(path):
+            store.write_run(path, manifest, parts)
 
     def written(self) -> tuple[dict[str, Any], Parts]:
         """The manifest and the parts that :meth:`save` writes; those who keep more beside a run add to them."""

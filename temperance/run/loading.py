@@ -26,7 +26,7 @@ from temperance.run.parts import info_in, layout_in
 Finisher = Callable[[store.Run, Fitted], Fitted]
 _finishers: dict[str, Finisher] = {}
 _ROOMS = {"calibrator": "temperance.judge.calibrate"}  # where a part is understood, imported when one is met
-
+_ATTEMPTS = 5  # to read a run that another process goes on saving: its files are replaced under our eyes
 
 _TARGET: dict[str, type] = {
     "likelihood": Likelihood,
@@ -60,6 +60,13 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     >>> bool((again.predict(test.x).probs == fitted.predict(test.x).probs).all())
     True
     """
+    for _ in range(_ATTEMPTS):
+        run = store.open_run(path)
+        try:
+            return fitted_of(run, network, target=target)
+        except CorruptRunError:
+            if not run.superseded():
+                raise
     return fitted_of(store.open_run(path), network, target=target)
 
 

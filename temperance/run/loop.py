@@ -63,7 +63,7 @@ class Loop:
         self.every = every
         self.state: Any = None
         self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})
-        self.epoch_loss: list[float] = [0.0, 0.0]  # sum and count within the epoch under way
+        self.epoch_loss: list[float] = [0.0, 0.0]  # of rows: the sum of losses and the number, within the epoch under way
         self.finished: Fitted | None = None
         self.torn = False
         self.given: tuple[Data | None, Data | None] = (None, None)  # as the caller brought them, for reports
@@ -81,6 +81,7 @@ class Loop:
             return
         assert self.path is not None
         saved = store.open_run(self.path)
+        store.tidy(saved)
         if not saved.has("state"):
             raise MismatchError(
                 f"the folder {str(self.path)!r} holds a result written by `save`, from which no run can go on; choose "
@@ -183,12 +184,12 @@ class Loop:
 
     def _record(self, batch: Batch, info: Info) -> None:
         self.info.steps += 1
-        self.epoch_loss[0] += info.loss
+        self.epoch_loss[0] += info.loss * batch.size  # the last batch of an epoch may be smaller
         if "held_out_score" in info.metrics:
             self.info.held_out_scores.append(info.metrics["held_out_score"])
         if "elbo" in info.metrics:
             self.info.elbos.append(info.metrics["elbo"])
-        self.epoch_loss[1] += 1
+        self.epoch_loss[1] += batch.size
         if batch.last:
             self.info.losses.append(self.epoch_loss[0] / self.epoch_loss[1])
             self.epoch_loss = [0.0, 0.0]

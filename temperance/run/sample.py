@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.core.checks import check_count
-from temperance.core.errors import ArgumentError
+from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.outcomes import Reals
 from temperance.core.seeds import check_seed
 from temperance.data.data import Data
@@ -30,14 +31,30 @@ from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
 
 LogDensity = Callable[[Tensor], Tensor]
+_SHOWN = 10  # coordinates in what is printed of draws
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Draws of several chains. ``theta`` is chains × draws × P; ``fitted`` is the run they come from."""
 
-    theta: Tensor
+    theta: Tensor = field(repr=False)
     fitted: Fitted = field(repr=False)
+
+    def __repr__(self) -> str:
+        """A line for each of the first coordinates; ``theta`` has the numbers."""
+        chains, draws, size = self.theta.shape
+        head = f"Samples: {chains} chains × {draws} draws of {size} numbers, {self.divergences} divergences"
+        lines = [head, f"{'':>8}{'mean':>12}{'std':>12}{'5 %':>12}{'95 %':>12}{'mcse':>10}{'ess':>8}{'R-hat':>8}"]
+        for k in range(min(size, _SHOWN)):
+            own = self.theta[..., k].double()
+            low, high = own.flatten().quantile(own.new_tensor([0.05, 0.95])).tolist()
+            numbers = "".join(f"{v:>12.5g}" for v in (float(own.mean()), float(own.std()), low, high))
+            rates = (float(diagnose.mcse(own)), float(diagnose.ess(own)), float(diagnose.rhat(own)))
+            lines.append(f"{f'theta[{k}]':>8}{numbers}{rates[0]:>10.2g}{rates[1]:>8.0f}{rates[2]:>8.3f}")
+        if size > _SHOWN:
+            lines.append(f"  … and {size - _SHOWN} more")
+        return "\n".join(lines)
 
     @property
     def chains(self) -> tuple[Chain, ...]:
@@ -94,7 +111,8 @@ def sample(
     Args:
         log_density: a function from a vector of P numbers to one number, in differentiable torch operations. It is
             evaluated for all chains at once where ``torch.func.vmap`` can, else for one after the other. −∞ says that
-            a place is impossible; a trajectory that runs into it is rejected and counts as diverged.
+            a place is impossible; a trajectory that runs into it is rejected and counts as diverged, as does one that
+            comes where the function raises (a Cholesky factor that does not exist), which is counted and said.
         start: a vector, where all chains begin, or a matrix with a row for each. Its dtype is that of the draws.
         method: ``NUTS()``, ``HMC(length=20)``, ``Warmup(NUTS(), 500, mass="dense")``, or any other sampler. A kernel
             without a step size is warmed up.
@@ -120,7 +138,8 @@ def sample(
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
         raise ArgumentError(f"`warmup` must be a number of steps, 0 or more; got {warmup!r}.")
     begin = _starts(start, chains)
-    target = density_target(log_density, begin[0])
+    network = _DensityNetwork(log_density, begin[0])
+    target = _target_of(network)
     _check_finite_at(log_density, begin)
     if isinstance(method, SteppingKernel) and method.step_size is None:
         method = Warmup(method, warmup)
@@ -142,6 +161,9 @@ def sample(
         checkpoint=checkpoint,
         progress=progress,
     )
+    if network.failures.count:
+        fitted.info.remarks.append(network.failures.remark())
+        warnings.warn(network.failures.remark(), TemperanceWarning, stacklevel=2)
     return Samples(torch.stack([d.theta for d in diagnose.chains.chains_of(fitted.posterior)]), fitted)
 
 
@@ -169,7 +191,11 @@ def _starts(start: Any, chains: int) -> Tensor:
 
 def density_target(log_density: LogDensity, start: Tensor) -> Target:
     """A user's log density in the place of network, data and prior: U(θ) = −log p(θ)."""
-    return Target(_DensityNetwork(log_density, start), _Itself(), _Flat())
+    return _target_of(_DensityNetwork(log_density, start))
+
+
+def _target_of(network: _DensityNetwork) -> Target:
+    return Target(network, _Itself(), _Flat())
 
 
 def _check_finite_at(log_density: LogDensity, starts: Tensor) -> None:
@@ -185,13 +211,39 @@ def _check_finite_at(log_density: LogDensity, starts: Tensor) -> None:
             )
 
 
+_IMPOSSIBLE = (ArithmeticError, ValueError, torch.linalg.LinAlgError)
+
+
+@dataclass
+class _Failures:
+    """Places where the log density raised; one count for all copies of the target."""
+
+    count: int = 0
+    last: str = ""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Failures:
+        return self
+
+    def add(self, error: Exception) -> None:
+        self.count += 1
+        self.last = f"{type(error).__name__}: {error}"
+
+    def remark(self) -> str:
+        return (
+            f"`log_density` raised at {self.count} trial places, which were taken as impossible (the last time, "
+            f"{self.last.splitlines()[0][:200]}). Return -inf there to say so yourself."
+        )
+
+
 class _DensityEnergies(Energies):
     """−log p of all chains: without the detour through a network."""
 
-    def __init__(self, log_density: LogDensity, size: int) -> None:
+    def __init__(self, log_density: LogDensity, size: int, failures: _Failures) -> None:
         self.native = None
         self.prior = BoundPrior([(slice(0, size), _FlatDensity())])
         self.function = log_density
+        self.failures = failures
+        self.proven = False
         self.together: Callable[[Tensor], Tensor] | None = torch.func.vmap(self.function, randomness="error")
 
     def __call__(self, theta: Tensor, grad: Tensor | None = None) -> Tensor:
@@ -199,19 +251,31 @@ class _DensityEnergies(Energies):
             leaf = theta.detach().requires_grad_(grad is not None)
             values = self._values(leaf)
             if grad is not None:
-                (found,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
+                found = None
+                if values.requires_grad:
+                    (found,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
                 grad.copy_(torch.zeros_like(leaf) if found is None else found.neg())
         return -values.detach().double()
 
     def _values(self, theta: Tensor) -> Tensor:
         if self.together is not None:
             try:
-                return self.together(theta)
+                values = self.together(theta)
             except Exception:  # whatever stops vmap, the loop below decides; a true error is raised there
-                values = torch.stack([self.function(row) for row in theta])
-                self.together = None
+                if not self.proven:
+                    self.together = None
+            else:
+                self.proven = True
                 return values
-        return torch.stack([self.function(row) for row in theta])
+        return torch.stack([self._value(row) for row in theta])
+
+    def _value(self, row: Tensor) -> Tensor:
+        """log p at one place; −∞ where it cannot be computed, as where a matrix is not positive definite."""
+        try:
+            return self.function(row)
+        except _IMPOSSIBLE as error:
+            self.failures.add(error)
+            return row.new_full((), -torch.inf)
 
 
 class _DensityNetwork(OwnEnergies):
@@ -219,12 +283,13 @@ class _DensityNetwork(OwnEnergies):
         super().__init__()
         self.theta = nn.Parameter(start.clone())
         self._log_density = log_density
+        self.failures = _Failures()
         self._energies: _DensityEnergies | None = None
 
     def own_energies(self) -> Energies:
         """−log p, made once for each working copy."""
         if self._energies is None:
-            self._energies = _DensityEnergies(self._log_density, self.theta.numel())
+            self._energies = _DensityEnergies(self._log_density, self.theta.numel(), self.failures)
         return self._energies
 
     def forward(self, x: Tensor) -> Tensor:

@@ -83,6 +83,13 @@ class Run:
             )
         return found
 
+    def superseded(self) -> bool:
+        """Whether another process has saved to the folder since it was opened."""
+        try:
+            return open_run(self.path).manifest != self.manifest
+        except StoreError:
+            return False
+
     def _read(self, entry: dict[str, Any]) -> dict[str, Tensor]:
         made = {} if entry["file"] is None else self._plain(entry)
         for name, about in entry.get("rows", {}).items():
@@ -235,6 +242,13 @@ def check_place(path: str | Path) -> Path:
     return folder
 
 
+def held(path: str | Path | None, argument: str = "path") -> contextlib.AbstractContextManager[None]:
+    """Have the folder of a run to oneself, after :func:`check_place`; nothing for ``None``."""
+    if path is None:
+        return contextlib.nullcontext()
+    return files.holding(check_place(path), argument)
+
+
 def is_run(folder: Path) -> bool:
     """A run, even one whose manifest is of another format, or what is left of one killed before its first manifest."""
     if not (folder / MANIFEST).is_file():
@@ -262,6 +276,13 @@ def remove_run(folder: Path) -> None:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # something of the user's is there
         folder.rmdir()
+
+
+def tidy(run: Run) -> None:
+    """Remove what a killed process left in a run's folder; for those who hold it (:func:`held`), since another one
+    might be writing just that."""
+    entries = run.manifest["parts"]
+    _sweep(run.path, {entry["file"] for entry in entries.values()} | _rows_named(entries))
 
 
 def _sweep(folder: Path, keep: set[str]) -> None:

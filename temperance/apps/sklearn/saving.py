@@ -55,7 +55,8 @@ def unpack(packed: dict[str, Any]) -> Run:
 def save_run(path: str | Path, fitted: Fitted, extras: dict[str, Any]) -> None:
     """Write a fit and what the estimator adds to a folder."""
     manifest, parts = parts_of(fitted, extras)
-    store.write_run(path, manifest, parts)
+    with store.held(path):
+        store.write_run(path, manifest, parts)
 
 
 def extras_in(run: Run, names: Sequence[str]) -> dict[str, Any]:

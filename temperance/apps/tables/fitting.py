@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from temperance.apps.tables.predictions import check_new_names
 from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, prepare_table
 from temperance.apps.tables.run import TableRun, TableState, guard_from, in_units
 from temperance.apps.tables.safeguards import check_promises
+from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
 from temperance.core.status import INTERRUPTED
 from temperance.inference.base import Inference
@@ -92,18 +94,19 @@ def fit_table(
     chosen = method_named(method)
     check_promises(level, error_rate, tolerance)
     check_epochs(epochs)
-    folder = None if out is None else check_out(out, overwrite=overwrite, resume=resume)
-    prepared = prepare_table(
-        data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, seed=seed,
-        max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
-    )  # fmt: skip
-    checkpoint = None if folder is None else claim_for_fit(folder)
-    run = fit_prepared(
-        prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
-        checkpoint=checkpoint, progress=progress, say=say,
-    )  # fmt: skip
-    if folder is not None:
-        save_table_run(run, folder, overwrite=True)
+    with contextlib.nullcontext() if out is None else files.holding(Path(out), "out"):
+        folder = None if out is None else check_out(out, overwrite=overwrite, resume=resume)
+        prepared = prepare_table(
+            data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, seed=seed,
+            max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
+        )  # fmt: skip
+        checkpoint = None if folder is None else claim_for_fit(folder)
+        run = fit_prepared(
+            prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
+            checkpoint=checkpoint, progress=progress, say=say,
+        )  # fmt: skip
+        if folder is not None:
+            save_table_run(run, folder, overwrite=True)
     return run
 
 

@@ -50,6 +50,10 @@ class MarginalSource(Outputs):
         """See :class:`~temperance.predict.source.Source`."""
         yield from self._compute() if self._kept is None else self._kept
 
+    def row_inputs(self) -> Tensor:
+        """The encoded rows, unknown values as they are filled in for a single prediction."""
+        return torch.from_numpy(self.encoded.x)
+
     def _plain(self, rows: slice) -> Predictive:
         return self._at(self.encoded.x[rows])
 

@@ -21,6 +21,7 @@ from temperance.apps.tables.outliers import Strangeness
 from temperance.apps.tables.reading import TableFile, open_table
 from temperance.apps.tables.safeguards import Guard, make_guard
 from temperance.apps.tables.schema import Schema, check_target
+from temperance.core import files
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.model.likelihoods import Likelihood
@@ -157,7 +158,8 @@ class TableRun:
         """Write the run to a folder: safetensors and JSON, all at once or not at all."""
         from temperance.apps.tables.folder import save_table_run
 
-        save_table_run(self, path, overwrite=overwrite)
+        with files.holding(Path(path), "path"):
+            save_table_run(self, path, overwrite=overwrite)
 
     @cached_property
     def baseline(self) -> NDArray[np.float64]:

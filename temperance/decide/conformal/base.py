@@ -16,6 +16,7 @@ from temperance.core.checks import check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError, NumericalError
 from temperance.core.seeds import check_seed, generator
+from temperance.data.sources import row_uniforms
 from temperance.decide.conformal.quantile import (
     check_weights,
     conformal_quantile,
@@ -94,7 +95,7 @@ def scored(
         assert isinstance(predictive, CategoryPredictive)
         probs, labels = probabilities(predictive), class_labels(predictive, y)
         rule, used = rule.tuned(probs, labels, level, seed)
-        every = rule.class_scores(probs, row_uniforms(probs, seed))
+        every = rule.class_scores(probs, _uniforms_of(predictive, seed))
         found = every.gather(1, labels.unsqueeze(1)).squeeze(1)[used]
     if not bool(torch.isfinite(found).all()):
         raise NumericalError("the conformal scores are not finite: the predictive gives NaN or infinite numbers.")
@@ -185,7 +186,7 @@ class Conformal(Value):
         """The classes that are kept, a mask of rows × classes (of a yes/no label: no, yes).
 
         A set may be empty: no class is likely enough. ``allow_empty=False`` then keeps the most probable class, which
-        covers no less. Randomised rules draw one number a row, a function of its probabilities and the seed: it is the
+        covers no less. Randomised rules draw one number a row, a function of its inputs and the seed: it is the
         same whether rows come one by one or together.
         """
         if not isinstance(predictive, CategoryPredictive):
@@ -195,7 +196,7 @@ class Conformal(Value):
             raise ArgumentError(
                 f"`predictive` must have the {len(self.scores)} calibrated classes; got {probs.shape[1]}."
             )
-        every = self.rule.class_scores(probs, row_uniforms(probs, self.seed))
+        every = self.rule.class_scores(probs, _uniforms_of(predictive, self.seed))
         return kept(every, self._row_thresholds(predictive, groups, weights), probs, allow_empty)
 
     def interval(self, predictive: Predictive, groups: Any = None, *, weights: Any = None) -> tuple[Tensor, Tensor]:
@@ -286,12 +287,10 @@ def check_values(predictive: Any) -> ValuePredictive:
     return predictive
 
 
-def row_uniforms(probs: Tensor, seed: int) -> Tensor:
-    """One number in [0, 1) a row, scattered by the seed and the row's own probabilities (their last digits decide), so
-    that a score is a function of the row alone: calibration rows and new ones stay exchangeable however they come."""
-    draw = torch.rand(probs.shape[1] + 1, generator=generator(check_seed(seed), "conformal"), dtype=torch.float64)
-    draw = draw.to(probs.device)
-    return (((probs.double() @ (1 + draw[:-1])) * 1e7).frac() + draw[-1]) % 1.0
+def _uniforms_of(predictive: Predictive, seed: int) -> Tensor:
+    """One number in [0, 1) a row, a function of its inputs and the seed: calibration rows and new ones stay
+    exchangeable however they come, and rows of which the network is equally sure have numbers of their own."""
+    return row_uniforms(predictive.source.row_inputs(), check_seed(seed)).to(predictive.weights.device)
 
 
 def uniforms(rows: int, seed: int, purpose: str, like: Tensor) -> Tensor:

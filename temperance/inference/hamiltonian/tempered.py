@@ -19,7 +19,7 @@ from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference, Info, Starts, WrapperState, refuse
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, HamiltonianState
-from temperance.inference.langevin.sampler import ChainState, SamplerWrapper, present_places, take_reading
+from temperance.inference.langevin.sampler import ChainState, Reading, SamplerWrapper, present_places
 from temperance.posteriors import Posterior
 from temperance.posteriors.trace import Transitions
 
@@ -165,19 +165,31 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
 
     def step(self, engine: Engine, state: TemperedState, batch: Batch) -> tuple[TemperedState, Info]:
         """A step at every temperature; now and then, swaps."""
+        inside = self.base.hamiltonian(state.base)
+        inside.chain.read_next = state.cold.read_next  # only the kernel knows when its slopes are those of the place
         state.base, info = self.base.step(engine, state.base, batch)
         if not info.status.ok:
             return state, info
         inside = self.base.hamiltonian(state.base)
-        if state.cold.read_next:
-            count = len(self.temperatures)
-            take_reading(state.cold, 1, torch.full((len(state.rngs),), info.loss), 1.0)
-            assert state.cold.reading is not None
-            state.cold.reading.acceptance = float(inside.acceptance[::count].mean())
+        if inside.chain.reading is not None:
+            self._read_cold(state, inside.chain.reading, inside)
+            inside.chain.reading = None
         state.done += 1
         if state.done % self.every == 0:
             self._swap(engine, state, inside)
         return state, info
+
+    def _read_cold(self, state: TemperedState, all_chains: Reading, inside: HamiltonianState) -> None:
+        """Of a reading of all chains, that of the cold ones."""
+        count = len(self.temperatures)
+        state.cold.reading = Reading(
+            all_chains.kinetic[::count],
+            all_chains.configurational[::count],
+            all_chains.kinetic_bias,
+            all_chains.loss[::count],
+            float(inside.acceptance[::count].mean()),
+        )
+        state.cold.read_next = False
 
     def _swap(self, engine: Engine, state: TemperedState, inside: HamiltonianState) -> None:
         count, members = len(self.temperatures), len(state.rngs)

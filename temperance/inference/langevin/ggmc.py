@@ -14,7 +14,7 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import spawn
-from temperance.core.status import NON_FINITE_LOSS
+from temperance.core.status import NON_FINITE_GRADIENT, NON_FINITE_LOSS
 from temperance.data.data import Batch, Data
 from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
@@ -30,6 +30,8 @@ from temperance.inference.langevin.sampler import (
     take_reading,
 )
 from temperance.posteriors import Draws, Posterior
+
+_ENOUGH, _LEAST_ACCEPTED = 20, 0.02  # proposals before a verdict, and the share of them that a sound chain accepts
 
 
 @dataclass
@@ -146,6 +148,8 @@ class GGMC(Sampler):
             state.energy, state.loss = self._energy(engine, state, batch)
             if not math.isfinite(state.energy):
                 return state, Info(state.loss, NON_FINITE_LOSS)
+            if not bool(torch.isfinite(chain.grad).all()):  # no trajectory from here can be accepted
+                return state, Info(state.loss, NON_FINITE_GRADIENT)
         if chain.read_next:
             take_reading(chain, n, torch.tensor(state.loss), 1.0)
             assert chain.reading is not None
@@ -205,11 +209,23 @@ class GGMC(Sampler):
 
     def _energy(self, engine: Engine, state: GGMCState, batch: Batch) -> tuple[float, float]:
         """U(θ) and the mean loss; ∇G̃ on all data goes into the chain's gradient."""
-        chain = state.chain
-        loss = float(engine.gradients(chain.theta, batch, chain.grad, chain.buffers))
+        chain, n = state.chain, batch.num_data
+        energy = engine.energies(chain.theta, batch, chain.grad)  # in float64: differences of large sums decide
+        chain.grad.div_(n)
         state.has_gradient = True
-        prior = float(engine.bound_prior.log_prob(chain.theta))
-        return batch.num_data * loss / engine.likelihood_temperature - prior, loss
+        prior = engine.bound_prior.log_prob(chain.theta, torch.float64)
+        loss = (energy.cpu() + prior.cpu()) * engine.likelihood_temperature / n
+        return float(energy), float(loss)
+
+    def remarks(self, state: GGMCState) -> list[str]:
+        """A chain that stands still says so."""
+        rate = state.accepted / max(1, state.proposed)
+        if state.proposed < _ENOUGH or rate >= _LEAST_ACCEPTED:
+            return []
+        return [
+            f"GGMC accepted {state.accepted} of {state.proposed} proposals, so that its draws are hardly more than the "
+            "place where it began: lower `lr` or `length`, or start where another method ended (fit(..., start=...))."
+        ]
 
     def posteriors(self, engine: Engine, state: GGMCState, data: Data | None) -> tuple[Posterior, ...]:
         """The chain's present place, a single draw; :class:`Collect` keeps many."""

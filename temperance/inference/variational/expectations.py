@@ -121,10 +121,10 @@ class EpochLoss:
     count: int = 0
     first: float | None = None
 
-    def add(self, loss: float) -> None:
-        """One more batch."""
-        self.total += loss
-        self.count += 1
+    def add(self, loss: float, rows: int) -> None:
+        """One more batch, of so many rows: the last one of an epoch may be smaller."""
+        self.total += loss * rows
+        self.count += rows
         self.first = loss if self.first is None else self.first
 
     def elbo(

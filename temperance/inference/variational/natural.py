@@ -129,7 +129,7 @@ class NaturalGradient(Inference[NaturalState]):
         """The end of a step; at the end of an epoch, with its ELBO."""
         if not status.ok:
             return state, Info(loss, status)
-        state.epoch_loss.add(loss)
+        state.epoch_loss.add(loss, batch.size)
         if not batch.last:
             return state, Info(loss)
         variance = self._variance(engine, state)

@@ -96,6 +96,9 @@ class Variational(Inference[VariationalState]):
             vanishes as q comes to equal the posterior (Roeder et al., 2017).
         kl: ``"closed"`` form, ``"sampled"``, or ``"auto"``: closed where there is one (Gaussian and Laplace priors).
         warmup: raise the weight of the KL from 0 to 1 over this fraction of the run. 0: the ELBO from the first step.
+        settle: let the step fall to 0 over this last fraction of the run, for φ to come to rest at the optimum: at a
+            step that stays as it is, it wanders about it by some posterior standard deviations · √``lr``. Without a
+            ``scheduler`` alone, which says itself what becomes of the step.
         initial_scale: standard deviation of each weight at the start, around the network's weights (or ``start``).
         draws: for networks with batch norm, the number of draws that get batch statistics of their own.
 
@@ -136,6 +139,7 @@ class Variational(Inference[VariationalState]):
     sticking_the_landing: bool = False
     kl: Literal["auto", "closed", "sampled"] = "auto"
     warmup: float = 0.0
+    settle: float = 0.5
     initial_scale: float = 0.05
     draws: int = 30
 
@@ -148,6 +152,7 @@ class Variational(Inference[VariationalState]):
             check_positive(self.clip, "clip")
         check_samples(self.samples, self.antithetic)
         check_fraction(self.warmup, "warmup")
+        check_fraction(self.settle, "settle")
         check_count(self.draws, "draws")
         if self.estimator not in ("shared", "local", "flipout"):
             raise ArgumentError(f'`estimator` must be "shared", "local" or "flipout"; got {self.estimator!r}.')
@@ -286,11 +291,19 @@ class Variational(Inference[VariationalState]):
         if not status.ok:
             return state, Info(loss, status)
         optimisers.clip_(state.grad, self.clip)
+        if state.scheduler is None:
+            self._settle(state, batch)
         state.optimizer.step()
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             state.scheduler.step()
         status, metrics = self._account(engine, state, batch, loss)
         return state, Info(loss, status, metrics=metrics)
+
+    def _settle(self, state: VariationalState, batch: Batch) -> None:
+        """The step for this place in the run."""
+        left = 1.0 - batch.progress
+        for group in state.optimizer.param_groups:
+            group["lr"] = self.lr if left >= self.settle else self.lr * left / self.settle
 
     def _shared(
         self,
@@ -340,7 +353,7 @@ class Variational(Inference[VariationalState]):
         self, engine: Engine, state: VariationalState, batch: Batch, loss: float
     ) -> tuple[Status, dict[str, float]]:
         """The ELBO of an epoch: its losses, and the KL at its end."""
-        state.epoch_loss.add(loss)
+        state.epoch_loss.add(loss, batch.size)
         if not batch.last:
             return OK, {}
         with torch.no_grad():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 import temperance as tp
 from temperance.decide.conformal import APS, Split
-from temperance.decide.conformal.base import row_uniforms
+from temperance.data.sources import row_uniforms
+from temperance.posteriors import Point
 from temperance.predict import AffinePredictive, from_outputs
+from temperance.run.fitted import Fitted, RunInfo
 from tests.decide.helpers import labelled as _classes
 
 
@@ -27,16 +30,47 @@ def test_sets_do_not_depend_on_how_rows_come() -> None:
     assert abs(float(covered) - 0.8) < 4 * (0.023**2 + 0.009**2) ** 0.5
 
 
-def test_the_random_numbers_are_uniform_and_follow_the_seed() -> None:
-    predictive, _ = _classes(20_000, 4)
-    probs = predictive.probs.double()  # type: ignore[attr-defined]
-    u = row_uniforms(probs, 0)
-    from scipy.stats import kstest
+def test_randomised_sets_of_a_network_are_the_same_row_by_row_and_differ_among_rows_equally_sure() -> None:
+    """In float32 the probabilities of a row change in their last digits with the rows that come with it."""
+    torch.manual_seed(0)
+    network = tp.nn.MLP(6, [40, 40], 5)
+    x = torch.randn(400, 6)
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.Ensemble(tp.MAP(lr=1e-2), 3), (x, torch.randint(0, 5, (400,))), epochs=1)
+    made = APS().calibrate(fitted.predict(x[:200]), torch.randint(0, 5, (200,)), 0.8)
+    together = made.sets(fitted.predict(x[200:]))
+    alone = torch.cat([made.sets(fitted.predict(row.unsqueeze(0))) for row in x[200:]])
+    assert torch.equal(alone, together)
+    blocks = torch.cat([made.sets(fitted.predict(part)) for part in x[200:].split(33)])
+    assert torch.equal(blocks, together)
 
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    unsure = Fitted(tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0)), Point(torch.zeros(target.layout.size)), RunInfo())
+    sizes = APS().calibrate(unsure.predict(x[:200]), torch.randint(0, 5, (200,)), 0.8).sets(unsure.predict(x)).sum(1)
+    assert len(sizes.unique()) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64])
+def test_the_random_numbers_of_rows(dtype: torch.dtype) -> None:
+    """Uniform, uncorrelated with the inputs and with their neighbours', and a function of seed and row alone."""
+    x = torch.randn(20_000, 7, generator=torch.Generator().manual_seed(0))
+    x = (x > 0).repeat(1, 5) ^ (torch.rand(20_000, 35) > 0.5) if dtype is torch.bool else (100 * x).to(dtype)
+    u = row_uniforms(x, 0)
     assert kstest(u.numpy(), "uniform").pvalue > 1e-4
-    assert abs(float(np.corrcoef(u, probs[:, 0])[0, 1])) < 4 / 20_000**0.5
-    assert not torch.equal(u, row_uniforms(probs, 1))
-    assert torch.equal(u[5:6], row_uniforms(probs[5:6], 0))
+    for other in (x[:, 0].real.double() if x.is_complex() else x[:, 0].double(), u.roll(1)):
+        assert abs(float(np.corrcoef(u, other)[0, 1])) < 4 / 20_000**0.5
+    assert abs(float(np.corrcoef(u, row_uniforms(x, 1))[0, 1])) < 4 / 20_000**0.5
+    order = torch.randperm(20_000)
+    assert torch.equal(u[order], row_uniforms(x[order], 0))
+    assert torch.equal(u[5:6], row_uniforms(x[5:6], 0))
+    changed = x.clone()
+    changed[:, -1] = ~changed[:, -1] if dtype is torch.bool else changed[:, -1] + 1
+    assert abs(float(np.corrcoef(u, row_uniforms(changed, 0))[0, 1])) < 4 / 20_000**0.5
+    pair = row_uniforms({"a": x, "b": x[:, :1]}, 0)
+    assert kstest(pair.numpy(), "uniform").pvalue > 1e-4
+    assert not torch.equal(pair, row_uniforms({"a": x, "b": x[:, 1:2]}, 0))
 
 
 @pytest.mark.parametrize(("centre", "spread"), [(2e7, 1.0), (1.7e9, 20.0)])
