@@ -138,7 +138,7 @@ def holding(folder: Path, argument: str, patience: float = 3.0) -> Iterator[None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"`{argument}` must be a folder that can be written; {str(folder)!r}: {error}.") from error
+        raise StoreError(f"`{argument}`: the run could not be written to {str(folder)!r}: {error}.") from error
     try:
         with _locked(folder, argument, patience):
             yield
@@ -155,7 +155,11 @@ def _locked(folder: Path, argument: str, patience: float) -> Iterator[None]:
         return
     import fcntl
 
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that cannot be opened cannot be locked; whether it can be written shows soon
+        yield
+        return
     deadline = time.monotonic() + patience
     try:
         while True:
