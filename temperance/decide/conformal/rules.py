@@ -57,9 +57,12 @@ class NormalisedResidual(ConformalRule):
         return (y - predictive.mean().double()).abs() / predictive.std().double()
 
     def value_bounds(self, predictive: ValuePredictive, threshold: Tensor, level: float) -> tuple[Tensor, Tensor]:
-        """mean ± threshold · std."""
+        """mean ± threshold · std; everything where the predictive itself is not finite."""
         mean, std = predictive.mean().double(), predictive.std().double()
-        return mean - threshold * std, mean + threshold * std
+        known = mean.isfinite() & std.isfinite()
+        reach = torch.where(known, threshold * std.nan_to_num(posinf=0.0), math.inf)
+        centre = mean.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        return centre - reach, centre + reach
 
 
 @dataclass(frozen=True, eq=False)
