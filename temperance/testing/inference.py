@@ -35,6 +35,7 @@ from temperance.testing.tolerance import assert_moments
 _JUDGED = 8  # draws of a chain by which to say how many they are worth
 _MOST_STEPS = 2**20
 
+
 def check_inference(
     method: Inference[Any],
     *,

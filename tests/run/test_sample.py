@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.core.errors import ArgumentError
+from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.testing.inference import _Stopped, _stopped_after
 
 
@@ -111,3 +111,43 @@ def test_bad_input(options, message):
 def test_a_density_of_ones_own_has_no_prior_for_an_ellipse():
     with pytest.raises(ArgumentError, match="must be Gaussian with independent weights for EllipticalSlice"):
         tp.sample(lambda theta: -theta.square().sum(), torch.zeros(2), tp.EllipticalSlice(), draws=5, warmup=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*transitions diverged")
+def test_places_where_the_density_raises_are_rejected_counted_and_said():
+    """A Cholesky factor that does not exist on the wrong side of −1, and an error that is the user's own."""
+
+    def by_cholesky(theta):
+        root = torch.linalg.cholesky(torch.eye(2, dtype=theta.dtype) * (1 + theta[0]))
+        return -0.5 * theta.square().sum() + 0.0 * root.sum()
+
+    def raises(theta):
+        if float(theta[0]) < -1:
+            raise ValueError("outside")
+        return -0.5 * theta.square().sum()
+
+    plain = tp.sample(
+        lambda theta: torch.where(theta[0] < -1, -torch.inf, -0.5 * theta.square().sum()),
+        torch.zeros(2, dtype=torch.float64), tp.HMC(step_size=0.6, length=4), draws=300, warmup=0, progress=False,
+    )  # fmt: skip
+    for density, what in ((by_cholesky, "LinAlgError"), (raises, "ValueError: outside")):
+        with pytest.warns(TemperanceWarning, match=rf"`log_density` raised at \d+ trial places.*{what}"):
+            found = tp.sample(
+                density, torch.zeros(2, dtype=torch.float64), tp.HMC(step_size=0.6, length=4), draws=300, warmup=0,
+                progress=False,
+            )  # fmt: skip
+        assert torch.allclose(found.theta, plain.theta)
+        assert any("trial places" in remark for remark in found.fitted.info.remarks)
+    with pytest.raises(TypeError):  # no number is at fault here
+        tp.sample(lambda theta: theta.sum() + "a", torch.zeros(2), tp.NUTS(), draws=5, warmup=150)
+
+
+def test_draws_print_a_summary():
+    found = tp.sample(round_one, torch.zeros(2), tp.NUTS(), draws=50, warmup=150, progress=False)
+    text = repr(found)
+    assert "4 chains × 50 draws of 2 numbers" in text
+    assert "theta[1]" in text
+    assert "R-hat" in text
+    assert "tensor(" not in text
+    many = tp.sample(lambda t: -0.5 * t.square().sum(), torch.zeros(30), tp.HMC(0.1, 2), draws=8, progress=False)
+    assert "… and 20 more" in repr(many)
