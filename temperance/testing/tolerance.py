@@ -86,7 +86,8 @@ def assert_moments(
     if problems and worth >= 2.0:
         raise AssertionError("; ".join(problems) + f"; from {len(draws)} draws")
     if not worth >= least:
+        more = math.ceil(least / max(worth, 0.1)) if worth > 0 else least
         raise InconclusiveError(
-            f"inconclusive: {len(draws)} draws, worth {worth:.1f}, are too few to see a covariance twice what it should "
-            f"be, for which it takes {least}: give {math.ceil(least / max(worth, 0.1)) if worth > 0 else least:,} times as many."
+            f"inconclusive: {len(draws)} draws, worth {worth:.1f}, are too few to see a covariance twice what it "
+            f"should be, for which it takes {least}: give {more:,} times as many."
         )

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import stat
-from pathlib import Path
 
 import pytest
 import torch

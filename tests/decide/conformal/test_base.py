@@ -8,8 +8,8 @@ import torch
 from scipy.stats import kstest
 
 import temperance as tp
-from temperance.decide.conformal import APS, Split
 from temperance.data.sources import row_uniforms
+from temperance.decide.conformal import APS, Split
 from temperance.posteriors import Point
 from temperance.predict import AffinePredictive, from_outputs
 from temperance.run.fitted import Fitted, RunInfo
