@@ -132,7 +132,7 @@ def holding(folder: Path, argument: str, patience: float = 3.0) -> Iterator[None
     >>> with holding(place, "checkpoint"), holding(place, "checkpoint", patience=0.0):
     ...     pass
     Traceback (most recent call last):
-    temperance.core.errors.StoreError: `checkpoint` ... is being written by another run ...
+    temperance.core.errors.StoreError: `checkpoint` ... is being written by another run...
     """
     made = not folder.exists()
     try:

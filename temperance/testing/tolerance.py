@@ -49,7 +49,7 @@ def draws_needed(comparisons: int, false_alarm: float = 1e-6) -> int:
     It is off by √((n − 1)/2) standard errors then, give or take twice two of them.
 
     >>> draws_needed(152)
-    198
+    194
     """
     return math.ceil(1 + 2 * (critical_value(comparisons, false_alarm) + 4) ** 2)
 
