@@ -168,11 +168,7 @@ class SWAG(Wrapper):
         total, per_epoch = batch.total_steps, batch.steps_per_epoch
         if total is None or (self.every is None and per_epoch is None):
             return
-        planned = sum(
-            1
-            for step in range(total)
-            if self._due(step, step / total, per_epoch and (step + 1) % per_epoch == 0, total, per_epoch)
-        )
+        planned = self.planned(total, per_epoch)
         if planned < (2 if self.rank is None else max(2, self.rank)):
             raise ArgumentError(
                 f"`rank` must be at most the number of iterates collected; rank={self.most}, but a run of {total} "
@@ -180,6 +176,13 @@ class SWAG(Wrapper):
                 + ("" if self.every is None else f", every {self.every} steps")
                 + ". Run longer, start earlier, collect more often (`every`), or lower the rank."
             )
+
+    def planned(self, total: int, per_epoch: int | None) -> int:
+        """How many iterates a run of so many steps will collect."""
+        return sum(
+            self._due(step, step / total, per_epoch and (step + 1) % per_epoch == 0, total, per_epoch)
+            for step in range(total)
+        )
 
     def _due(self, step: int, progress: float, last: object, total: int | None, per_epoch: int | None) -> bool:
         """Whether the iterate after this step is collected."""

@@ -85,8 +85,8 @@ def sampling(run: Run, data: Any = None, *, x: Any = None, target: Target | None
     ``run`` is what ``fit`` returned; or, from a loop of your own, :class:`~temperance.posteriors.Draws` (one chain) or
     a :class:`~temperance.posteriors.Mixture` of them (several), with their ``target``. With ``data``, the training set,
     the temperature is computed anew from the draws, which sees an N or a temperature that the sampler got wrong; ``x``
-    are the inputs at which predictions are compared (200 rows of the data unless given; then those of several chains are
-    compared away from the data, too, where chains in different modes part).
+    are the inputs at which predictions are compared (200 rows of the data unless given; those of several chains are
+    then compared away from the data, too, where chains in different modes part).
 
     >>> import torch
     >>> import temperance as tp
