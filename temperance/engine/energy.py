@@ -87,7 +87,7 @@ class Energies:
         values = {e.name: leaves[e.name] for e in layout.network_entries}
         learned = {e.name: leaves[e.name] for e in layout.entries_of("likelihood")}
         outputs = forward.at_once(self.workspace.network, values, self.x, stacked_inputs=False)
-        return self._negative_log_likelihood(outputs.unsqueeze(-1) if outputs.dim() == 2 else outputs, self.y, learned)
+        return self._negative_log_likelihood(self.likelihood.arrange(outputs, 2), self.y, learned)
 
     def _negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: dict[str, Tensor]) -> Tensor:
         log_prob = self.likelihood.log_prob(outputs, y, learned)
@@ -128,8 +128,7 @@ class Energies:
             total = torch.zeros((), dtype=torch.float64, device=theta.device)
             with torch.set_grad_enabled(grad is not None):
                 for x, y in self._pieces():
-                    outputs = forward.call(self.workspace.network, x)
-                    outputs = outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs
+                    outputs = self.likelihood.arrange(forward.call(self.workspace.network, x))
                     part = self._negative_log_likelihood(outputs, y, self.workspace.learned)
                     if grad is not None:
                         part.backward()

@@ -56,6 +56,9 @@ class Engine:
         self.workspace = Workspace(target.network, target.layout, target.freeze_batch_norm, example)
         moving = self.workspace.notice_moving_buffers()
         self.target = target if data is None else target.expecting(moving)
+        if example is not None:
+            rows = example
+            self.target = self.target.shaped(lambda: rows)
         self._compile(compile)
 
     def _compile(self, wanted: bool) -> None:
@@ -70,7 +73,8 @@ class Engine:
         if target.network is not self.target.network or target.layout != self.layout:
             return Engine(target, example=self.example, compile=self.is_compiled)
         made = copy.copy(self)
-        made.target = target
+        rows = self.example
+        made.target = target if rows is None else target.shaped(lambda: rows)
         made._compile(self.is_compiled)  # what was compiled has the old likelihood inside
         return made
 
@@ -127,7 +131,7 @@ class Engine:
         self, theta: Tensor, x: Inputs, buffers: dict[str, Tensor] | None = None, batched: bool | None = None
     ) -> Tensor:
         """Outputs in evaluation mode at each row of θ (S × P): S × B × C."""
-        return self.workspace.outputs(theta, x, buffers, batched)
+        return self.likelihood.arrange(self.workspace.outputs(theta, x, buffers, batched), 2)
 
     def can_batch_training(self) -> bool:
         """Whether several members can be trained as one batched network."""
@@ -155,8 +159,7 @@ class Engine:
         grad.zero_()
         compiled = self._compiled_network
         outputs = forward.call(self.network, batch.x) if compiled is None else compiled(batch.x)
-        if outputs.dim() == 1:
-            outputs = outputs.unsqueeze(-1)
+        outputs = self.likelihood.arrange(outputs)
         nll = self.likelihood.negative_log_likelihood(outputs, batch.y, self.workspace.learned) / batch.size
         if nll.requires_grad:  # else no output depends on a random parameter
             (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
@@ -212,9 +215,7 @@ class Engine:
     def _stacked_losses(self, leaves: dict[str, Tensor], x: Inputs, y: Tensor, streams: bool) -> Tensor:
         values = {e.name: leaves[e.name] for e in self.layout.network_entries}
         learned = {e.name: leaves[e.name] for e in self.layout.entries_of("likelihood")}
-        outputs = forward.at_once(self.network, values, x, stacked_inputs=streams)
-        if outputs.dim() == 2:
-            outputs = outputs.unsqueeze(-1)
+        outputs = self.likelihood.arrange(forward.at_once(self.network, values, x, stacked_inputs=streams), 2)
         targets = y if streams else y.expand(len(outputs), *y.shape)
         return self.likelihood.negative_log_likelihood(outputs, targets, learned) / targets.shape[1]
 
@@ -229,7 +230,7 @@ class Engine:
 
     def log_likelihood(self, theta: Tensor, batch: Batch) -> Tensor:
         """log p(y_i | x_i, θ) per example at each row of θ: S × B."""
-        outputs = self.workspace.outputs(theta, batch.x)
+        outputs = self.outputs(theta, batch.x)
         return self.likelihood.log_prob(outputs, batch.y, self.layout.unflatten(theta, "likelihood"))
 
     def energy(self, theta: Tensor, data: Data | Batch, batch_size: int = 1000) -> Tensor:
@@ -283,7 +284,7 @@ class Engine:
         with torch.no_grad():
             for batch in data.full_pass():
                 moved = batch.to(self.device)
-                outputs = self.workspace.outputs(theta.unsqueeze(0), moved.x, stacked)
+                outputs = self.outputs(theta.unsqueeze(0), moved.x, stacked)
                 total += float(self.likelihood.log_prob(outputs, moved.y, learned).sum())
         score = total / len(data)
         return score if not math.isnan(score) else -math.inf

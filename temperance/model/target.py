@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -281,7 +281,14 @@ class Target:
     def beginning(self, data: Data) -> Target:
         """Starting, in what the likelihood learns, where it finds the targets of the (prepared) training data to be."""
         targets = dict(data.probe())["y"]
-        return self.starting(self.likelihood.begin(targets))
+        made = self.shaped(lambda: first_rows(data).x)
+        return made.starting(made.likelihood.begin(targets))
+
+    def shaped(self, rows: Callable[[], Inputs]) -> Target:
+        """Whose likelihood knows how the network answers such (prepared) ``rows``, a few; itself where it knew, or need
+        not know."""
+        likelihood = self.likelihood.shaped(lambda: self._answers(rows()))
+        return self if likelihood is self.likelihood else self._with(likelihood=likelihood)
 
     def settled(self, outputs: Tensor, y: Tensor) -> Target:
         """Starting, in what the likelihood learns, at what is most probable where the network gives ``outputs`` (N × C)
@@ -395,12 +402,13 @@ class Target:
         """``data`` in the dtypes of network and likelihood, checked against them. Nothing is changed."""
         data.check_finite(argument)
         probe = self.cast(first_rows(data).x)
+        likelihood = self.shaped(lambda: probe).likelihood
         outputs = self.probe_outputs(probe)
-        self.likelihood.check_outputs(outputs)
-        self.likelihood.check_outputs(self.probe_outputs(map_tensors(lambda t: t[:1], probe)))
+        likelihood.check_outputs(outputs)
+        likelihood.check_outputs(self.probe_outputs(map_tensors(lambda t: t[:1], probe)))
 
         def convert(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-            return self.cast(x), self.likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)
+            return self.cast(x), likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)
 
         return data.convert(convert)
 
@@ -410,7 +418,11 @@ class Target:
         return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() and t.dtype != dtype else t, x)
 
     def probe_outputs(self, x: Inputs) -> Tensor:
-        """Outputs for a few rows, with an error that names the shapes where the network cannot take them."""
+        """Outputs for a few rows, B × C, with an error that names the shapes where the network cannot take them."""
+        return self.likelihood.arrange(self._answers(x))
+
+    def _answers(self, x: Inputs) -> Tensor:
+        """What the network gives for a few rows, in a shape of its own."""
         moved = map_tensors(lambda t: t.to(self.device), x)
         try:
             with torch.no_grad():
@@ -423,7 +435,7 @@ class Target:
             raise NetworkError(
                 f"the network must give one row of outputs per input; got shape {tuple(made.shape)} for {rows} inputs."
             )
-        return made.unsqueeze(-1) if made.dim() == 1 else made
+        return made
 
 
 def first_rows(data: Data, count: int = 2) -> Any:

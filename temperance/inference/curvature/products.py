@@ -81,8 +81,10 @@ def _weigh(sweep: Sweep, batch: BatchGradients, moved: Tensor) -> Tensor:
     """H_n (J_n v): by the likelihood's own product, or column by column."""
     engine = sweep.engine
     if sweep.kind == "ggn":
+        seen = engine.likelihood.seen(batch.y)
+        moved = moved if seen is None else moved * seen
         found = engine.likelihood.fisher_product(batch.flow.outputs.detach(), sweep.learned, moved)
-        return found / engine.likelihood_temperature
+        return (found if seen is None else found * seen) / engine.likelihood_temperature
     made = torch.zeros_like(moved)
     for column in batch.cotangents:
         made += column * (column * moved).sum(-1, keepdim=True)

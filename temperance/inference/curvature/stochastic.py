@@ -48,7 +48,7 @@ class BatchCurvature:
             for entry, part in zip(layout.entries, found, strict=True):
                 gradient[entry.start : entry.stop] = part.flatten()
             columns = sweep.cotangents(flow.outputs.detach(), batch.y, rng)
-            visitor(sweep, list(accumulators))(BatchGradients(batch.x, batch.y, flow, columns))
+            visitor(sweep, list(accumulators))(BatchGradients(batch.x, batch.y, flow, columns, sweep.partial(batch.y)))
         for accumulator in accumulators:
             block = accumulator.block()
             put(squares, block.places, block.values)

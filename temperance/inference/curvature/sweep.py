@@ -41,6 +41,9 @@ class BatchGradients:
     y: Tensor
     flow: CapturedPass
     cotangents: Iterator[Tensor]
+    partial: bool = False
+    """Whether there are outputs that no target speaks of: a layer's rows that lead to none but these count for nothing,
+    and averages over rows are over the others."""
 
     @property
     def rows(self) -> int:
@@ -115,11 +118,26 @@ class Sweep:
                 flow = self.capture.run(moved.x)
                 self.num_outputs = flow.outputs.shape[-1]
                 rng = generator(self.seed, "curvature", k, device=self.engine.device)
-                yield BatchGradients(moved.x, moved.y, flow, self.cotangents(flow.outputs.detach(), moved.y, rng))
+                columns = self.cotangents(flow.outputs.detach(), moved.y, rng)
+                yield BatchGradients(moved.x, moved.y, flow, columns, self.partial(moved.y))
                 bar.advance_to(k + 1, float("nan"), last=k + 1 == steps)
 
+    def partial(self, y: Tensor) -> bool:
+        """Whether there are outputs that no target speaks of."""
+        seen = self.engine.likelihood.seen(y)
+        return seen is not None and not bool(seen.all())
+
     def cotangents(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
-        """Columns, B × C each, of a root of the output Hessian."""
+        """Columns, B × C each, of a root of the output Hessian; those of outputs that no target speaks of are zero, and
+        left out where they are so in all rows."""
+        seen = self.engine.likelihood.seen(y)
+        for column in self._columns(outputs, y, rng):
+            if seen is None:
+                yield column
+            elif bool((column * seen).any()):
+                yield column * seen
+
+    def _columns(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
         likelihood = self.engine.likelihood
         factor = self.engine.likelihood_temperature**-0.5
         if self.kind == "ggn":
@@ -148,7 +166,8 @@ class Sweep:
             for entry, part in zip(entries, found, strict=True):
                 gradient[entry.start : entry.stop] -= part.flatten()
             total -= float(nll.detach().double())
-            targets += batch.y.numel()
+            seen = engine.likelihood.seen(batch.y)
+            targets += batch.y.numel() if seen is None else int(seen.sum())
             if self.has_learned:
                 part = engine.likelihood.learned_fisher(batch.flow.outputs.detach(), self.learned) / temperature
                 fisher = part if fisher is None else fisher + part

@@ -238,10 +238,6 @@ def _score(engine: Engine, f: Tensor, y: Tensor, rows: int, learned: Mapping[str
     return f.detach(), found[0].contiguous(), losses.detach(), dict(zip(leaves, found[1:], strict=True))
 
 
-def _as_matrix(outputs: Tensor, rows_at: int) -> Tensor:
-    return outputs.unsqueeze(-1) if outputs.dim() == rows_at + 1 else outputs
-
-
 class _AtOnce:
     """All particles as one batched network."""
 
@@ -253,7 +249,7 @@ class _AtOnce:
         leaves = self.engine.workspace.stacked_leaves(self.state.theta)
         self.leaves = {e.name: leaves[e.name] for e in layout.network_entries}
         made = forward.at_once(self.engine.network, self.leaves, self.batch.x, stacked_inputs=False)
-        self.outputs = _as_matrix(made, 1)
+        self.outputs = self.engine.likelihood.arrange(made, 2)
         y = self.batch.y.expand(len(made), *self.batch.y.shape)
         learned = layout.unflatten(self.state.theta, "likelihood")
         return _score(self.engine, self.outputs, y, self.batch.size, learned)
@@ -279,7 +275,7 @@ class _OneByOne:
     def _outputs(self, k: int) -> Tensor:
         row, grad = self.state.rows[k]
         self.engine.workspace.attach(row, grad, self.state.buffers[k])
-        return _as_matrix(forward.call(self.engine.network, self.batch.x), 0)
+        return self.engine.likelihood.arrange(forward.call(self.engine.network, self.batch.x))
 
     def forward(self) -> Scored:
         scored = []

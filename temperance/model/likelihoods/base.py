@@ -8,7 +8,7 @@ as :meth:`Likelihood.prepare` returns them; one number per example and draw, ...
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -44,6 +44,21 @@ class Likelihood(Value, ABC):
     def outputs_for(self, targets: int) -> int:
         """How many outputs the network must have to predict so many classes, labels or numbers."""
         return targets
+
+    def arrange(self, outputs: Tensor, leading: int = 1) -> Tensor:
+        """What the network gave, rows (``leading`` 1) or draws × rows (2) first, as ... × B × C, which is all that the
+        library knows of outputs."""
+        return outputs.unsqueeze(-1) if outputs.dim() == leading else outputs
+
+    def shaped(self, probe: Callable[[], Tensor]) -> Likelihood:
+        """The same, knowing how the network's answers are shaped, where it has to; ``probe`` gives those for a row or
+        two, rows first, before :meth:`arrange`."""
+        return self
+
+    def seen(self, y: Tensor) -> Tensor | None:
+        """Which outputs the (prepared) targets speak of, a mask B × C; ``None`` for all. The others have no part in the
+        log-likelihood, nor in its curvature."""
+        return None
 
     @abstractmethod
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
