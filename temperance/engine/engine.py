@@ -73,8 +73,7 @@ class Engine:
         if target.network is not self.target.network or target.layout != self.layout:
             return Engine(target, example=self.example, compile=self.is_compiled)
         made = copy.copy(self)
-        rows = self.example
-        made.target = target if rows is None else target.shaped(lambda: rows)
+        made.target = target
         made._compile(self.is_compiled)  # what was compiled has the old likelihood inside
         return made
 

@@ -165,7 +165,7 @@ def test_wrong_shapes_are_refused_in_words() -> None:
         tp.PerPosition(tp.Categorical(), channels="middle")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="`ignore` must be a finite number"):
         tp.PerPosition(tp.Categorical(), ignore=float("nan"))
-    with pytest.raises(ArgumentError, match="`shape` of .* is not known yet"):
+    with pytest.raises(ArgumentError, match=r"`shape` of .* is not known yet"):
         tp.PerPosition(tp.Categorical()).mean(torch.zeros(1, 6), {})
     with pytest.raises(DataError, match="a position that counts"):
         tp.fit(given, tp.MAP(), (x, torch.full_like(y, -100)), steps=1, progress=False)

@@ -128,14 +128,10 @@ class Sweep:
         return seen is not None and not bool(seen.all())
 
     def cotangents(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
-        """Columns, B × C each, of a root of the output Hessian; those of outputs that no target speaks of are zero, and
-        left out where they are so in all rows."""
+        """Columns, B × C each, of a root of the output Hessian; zero at outputs that no target speaks of."""
         seen = self.engine.likelihood.seen(y)
         for column in self._columns(outputs, y, rng):
-            if seen is None:
-                yield column
-            elif bool((column * seen).any()):
-                yield column * seen
+            yield column if seen is None else column * seen
 
     def _columns(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
         likelihood = self.engine.likelihood

@@ -165,7 +165,22 @@ def test_tags_of_words_without_a_rule_and_with() -> None:
     for curvature in (tp.Dense(), tp.Diagonal()):
         short = posterior(law, network, curvature, x, y)
         assert_same(posterior(law, network, curvature, long, padded).operator.dense(), short.operator.dense())
-    with pytest.warns(tp.errors.TemperanceWarning, match="no Kronecker rule for rnn"):
+    words = "no Kronecker rule for rnn"
+    with pytest.warns(tp.errors.TemperanceWarning, match=words):
         short = posterior(law, network, tp.KFAC(), x, y)
+    with pytest.warns(tp.errors.TemperanceWarning, match=words):
         made = posterior(law, network, tp.KFAC(), long, padded)
     assert_same(made.operator.dense(), short.operator.dense())
+
+
+def test_the_functional_form_equals_the_dense_one() -> None:
+    x, y = problem("categorical")
+    y[:5, 2] = y[:, 3] = -100
+    torch.manual_seed(0)
+    network = Mapped(first=False).double()
+    target = tp.Target(network, tp.PerPosition(tp.Categorical()), tp.GaussianPrior(1.3))
+    found = [
+        tp.fit(target, method, (x, y), progress=False).predict(x, seed=0).output_variance()
+        for method in (tp.FunctionalLaplace(), tp.Laplace(curvature=tp.Dense()))
+    ]
+    assert_same(*found)
