@@ -127,7 +127,13 @@ class Data:
 
     @classmethod
     def of(cls, source: Any, argument: str = "data") -> Data:
-        """Make ``Data`` from what people have: ``Data``, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``."""
+        """Make ``Data`` from what people have: ``Data``, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``, whose
+        items are pairs, or dicts and named tuples in which one entry is called ``labels``, ``label``, ``targets``,
+        ``target`` or ``y``; a list of such dicts, or Hugging Face's own ``Dataset`` of them.
+
+        >>> Data.of([{"ids": [1, 2, 3], "labels": 0}, {"ids": [4, 5, 6], "labels": 1}]).y
+        tensor([0, 1])
+        """
         if isinstance(source, Data):
             return source
         if isinstance(source, torch.utils.data.DataLoader):
@@ -136,13 +142,13 @@ class Data:
             return made
         if isinstance(source, torch.utils.data.TensorDataset) and len(source.tensors) == 2:
             return cls(*source.tensors)
-        if isinstance(source, torch.utils.data.Dataset):
+        if isinstance(source, torch.utils.data.Dataset) or _has_named_rows(source):
             return cls._from_source(DatasetSource(source))
         if isinstance(source, Sequence) and not isinstance(source, str) and len(source) == 2:
             return cls(source[0], source[1])
         raise ArgumentError(
-            f"`{argument}` must be a temperance Data, a pair (x, y) of tensors or arrays, a torch Dataset or a "
-            f"DataLoader; got {type(source).__name__}."
+            f"`{argument}` must be a temperance Data, a pair (x, y) of tensors or arrays, a torch Dataset, a "
+            f"DataLoader, or rows that are dicts; got {type(source).__name__}."
         )
 
     @classmethod
@@ -300,6 +306,15 @@ class Data:
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
             digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
         return digest.hexdigest()
+
+
+def _has_named_rows(source: Any) -> bool:
+    """Whether this is a collection whose rows are dicts, as Hugging Face has them."""
+    if isinstance(source, str | Mapping | Tensor) or not (
+        hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    ):
+        return False
+    return len(source) > 0 and isinstance(source[0], Mapping) and isinstance(source[len(source) - 1], Mapping)
 
 
 def _scale(values: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import Inputs, first_tensor, map_tensors, named_tensors
-from temperance.engine.outputs import call
+from temperance.engine.outputs import DICT_RULE, call
 from temperance.engine.workspace import BATCH_NORMS, fresh_values, moving_buffers, working_copy
 from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
@@ -427,9 +427,10 @@ class Target:
         try:
             with torch.no_grad():
                 made = call(self.network, moved)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(x)}
-            raise NetworkError(f"the network cannot take inputs of shape {shapes}: {error}") from error
+            rule = f" ({DICT_RULE}.)" if isinstance(x, dict) else ""
+            raise NetworkError(f"the network cannot take inputs of shape {shapes}: {error}{rule}") from error
         rows = first_tensor(x).shape[0]
         if made.dim() == 0 or made.shape[0] != rows:
             raise NetworkError(
