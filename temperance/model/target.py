@@ -290,9 +290,9 @@ class Target:
         likelihood = self.likelihood.shaped(lambda: self._answers(rows()))
         return self if likelihood is self.likelihood else self._with(likelihood=likelihood)
 
-    def settled(self, outputs: Tensor, y: Tensor) -> Target:
+    def settled(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Target:
         """Starting, in what the likelihood learns, at what is most probable where the network gives ``outputs`` (N × C)
-        for the (prepared) targets: argmin −Σ log p(y | outputs, ψ) / λ − log p(ψ), in float64."""
+        for the (prepared) targets: argmin −Σ w log p(y | outputs, ψ) / λ − log p(ψ), in float64."""
         parameters = self.likelihood.learned_parameters()
         values = {
             p.name: self.learned_start.get(p.name, torch.full(p.shape, p.initial)).detach().double().clone()
@@ -305,7 +305,9 @@ class Target:
 
         def energy() -> Tensor:
             search.zero_grad()
-            found = -self.likelihood.log_prob(wide, targets, values).sum() / self.likelihood_temperature
+            log_prob = self.likelihood.log_prob(wide, targets, values)
+            log_prob = log_prob if weights is None else log_prob * weights.to(log_prob)
+            found = -log_prob.sum() / self.likelihood_temperature
             for p in parameters:
                 found = found + 0.5 * ((values[p.name] - p.prior_mean) / p.prior_scale).square().sum()
             found.backward()

@@ -55,19 +55,26 @@ class KroneckerAccumulator(Accumulator):
         for start in range(0, batch.rows, step):
             count = min(step, batch.rows - start)
             live = None if self._live is None else self._live[start : start + count]
-            self._add_inputs([chunk(value, start, count, batch.rows) for value in inputs], count, live)
+            weights = None if batch.weights is None else batch.weights[start : start + count]
+            self._add_inputs([chunk(value, start, count, batch.rows) for value in inputs], count, live, weights)
 
-    def _add_inputs(self, inputs: list[Tensor], rows: int, live: Tensor | None) -> None:
+    def _add_inputs(self, inputs: list[Tensor], rows: int, live: Tensor | None, weights: Tensor | None) -> None:
         a = self.layer.input_rows(inputs, rows)
         if live is None:
             flat = (a.mean(2, keepdim=True) if self.reduce else a).flatten(1, 2)
         elif self.reduce:
-            some = live.any(1)
+            some = live.any(1)  # examples
             shares = live[some].to(a) / live[some].sum(1, keepdim=True)
             flat = (a[:, some] * shares.unsqueeze(-1)).sum(2)
         else:
             flat = a[:, live]
-        self._rows += flat.shape[1]
+        if weights is None:
+            self._rows += flat.shape[1]
+        else:
+            each = weights.unsqueeze(1).expand(rows, 1 if self.reduce else a.shape[2])
+            each = each.flatten() if live is None else weights[some] if self.reduce else each[live]
+            self._rows += float(each.sum())
+            flat = flat * each.sqrt().unsqueeze(-1).to(flat)
         self._a = _add_moment(self._a, flat, self.limit, self.source.name, "inputs")
 
     def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
@@ -219,8 +226,9 @@ class WordAccumulator(Accumulator):
 
     def _count(self, batch: BatchGradients) -> None:
         words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows)
-        words = words.flatten() if self._live is None else words[self._live]
-        counts = torch.bincount(words, minlength=len(self._counts)).to(self._counts)
+        live = torch.ones_like(words, dtype=torch.bool) if self._live is None else self._live
+        shares = None if batch.weights is None else batch.weights.unsqueeze(1).expand(words.shape)[live]
+        counts = torch.bincount(words[live], shares, minlength=len(self._counts)).to(self._counts)
         if self.layer.module.padding_idx is not None:
             counts[self.layer.module.padding_idx] = 0
         self._counts += counts

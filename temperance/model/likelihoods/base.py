@@ -124,6 +124,20 @@ class Likelihood(Value, ABC):
         """−Σ log p(y | outputs) over the batch: the hot path of training."""
         return -self.log_prob(outputs, y, learned).sum(-1)
 
+    def weighed(self, outputs: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None) -> Tensor:
+        """−Σ w log p(y | outputs) over the batch, with ``weights`` B (or ... × B); none are ones."""
+        if weights is None:
+            return self.negative_log_likelihood(outputs, y, learned)
+        found = self.log_prob(outputs, y, learned)
+        return -(found * weights.to(found)).sum(-1)
+
+    def weighed_fisher(self, outputs: Tensor, learned: LearnedValues, weights: Tensor | None) -> Tensor:
+        """:meth:`learned_fisher` with rows that count so often as ``weights`` says."""
+        if weights is None:
+            return self.learned_fisher(outputs, learned)
+        each = [self.learned_fisher(row.unsqueeze(0), learned) for row in outputs]
+        return torch.tensordot(weights.to(outputs), torch.stack(each), dims=1)
+
     def perturb(self, y: Tensor, learned: LearnedValues, temperature: float, rng: torch.Generator) -> Tensor | None:
         """Targets with a draw of the noise added, for ensembles whose members are posterior draws; ``None`` where the
         noise is not additive."""
