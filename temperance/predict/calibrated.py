@@ -196,6 +196,9 @@ class MovedPredictive(ClassPredictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """log q(y) per row; of several yes/no labels, the sum over labels."""
+        soft = self._expected_log_prob(y)
+        if soft is not None:
+            return soft
         engine, p = self._targets(y), self.probs
         if not self.exclusive:
             return (torch.special.xlogy(engine, p) + torch.special.xlog1py(1 - engine, -p)).sum(-1)

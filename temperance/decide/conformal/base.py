@@ -322,7 +322,7 @@ def probabilities(predictive: CategoryPredictive) -> Tensor:
 
 def class_labels(predictive: CategoryPredictive, y: Any) -> Tensor:
     """Class numbers, one a row."""
-    target = predictive._targets(y)
+    target = predictive.known_classes(y)
     return target if predictive.exclusive else target[:, 0].long()
 
 

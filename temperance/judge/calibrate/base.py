@@ -63,7 +63,7 @@ def check_class_predictive(predictive: Any) -> CategoryPredictive:
 def check_labels(predictive: CategoryPredictive, y: Any, least: int, each: bool) -> Tensor:
     """Labels of at least ``least`` rows, of more than one class (with ``each``, of every one), under probabilities that
     are numbers and say something."""
-    target = predictive._targets(y)
+    target = predictive.known_classes(y)
     if len(target) < least:
         raise DataError(f"`y` must have at least {least} rows to calibrate on; got {len(target)}.")
     probs = predictive.probs
