@@ -220,7 +220,15 @@ class DatasetSource(RowSource):
         rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data)).long()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            x, y = self._converted(self.collate([self.dataset[int(self.rows[k])] for k in rows]))
+            items = [self.dataset[int(self.rows[k])] for k in rows]
+            try:
+                item = self.collate(items)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"`data` must have rows that go together in a batch: {error} Pad them to one length, or give a "
+                    "DataLoader with a `collate_fn` that does."
+                ) from error
+            x, y = self._converted(item)
         return [*named_tensors(x), ("y", y)]
 
     def subset(self, rows: Tensor) -> RowSource:

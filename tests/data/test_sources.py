@@ -89,6 +89,12 @@ def test_what_cannot_be_guessed_is_told_by_the_rule() -> None:
         Data.of([{"text": "a", "label": 0}] * 3).y  # noqa: B018
 
 
+def test_rows_of_several_lengths_are_refused_with_the_remedy() -> None:
+    rows = [{"ids": [1] * (2 + k % 2), "label": 0} for k in range(4)]
+    with pytest.raises(DataError, match=r"rows that go together in a batch.*Pad them to one length"):
+        tp.fit(tp.Target(ByKeyword(), tp.Categorical(), tp.GaussianPrior(1.0)), tp.MAP(), rows, steps=1)
+
+
 class ByKeyword(nn.Module):
     def __init__(self) -> None:
         super().__init__()
