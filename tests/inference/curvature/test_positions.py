@@ -184,3 +184,26 @@ def test_the_functional_form_equals_the_dense_one() -> None:
         for method in (tp.FunctionalLaplace(), tp.Laplace(curvature=tp.Dense()))
     ]
     assert_same(*found)
+
+
+class Scaled(nn.Module):
+    """A parameter that no rule speaks for, after a map at each position."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.map, self.scale, self.first = nn.Linear(IN, CLASSES), nn.Parameter(torch.ones(CLASSES)), first
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = (self.scale * self.map(x)).tanh()
+        return made.movedim(-1, 1) if self.first else made
+
+
+def test_without_a_rule_the_order_of_channels_is_heeded() -> None:
+    x, y = problem("categorical")
+    found = []
+    for channels in ("last", "first"):
+        torch.manual_seed(0)
+        network = Scaled(channels == "first").double()
+        law = tp.PerPosition(tp.Categorical(), channels=channels)  # type: ignore[arg-type]
+        found.append(curvature_of(posterior(law, network, tp.Dense(), x, y)))
+    assert_same(*found)
