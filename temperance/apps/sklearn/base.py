@@ -12,15 +12,16 @@ from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, training
 from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
 from temperance.core.checks import check_count, check_level
-from temperance.core.errors import ArgumentError, StoreError, TemperanceWarning
+from temperance.core.errors import ArgumentError, DataError, StoreError, TemperanceWarning
 from temperance.core.outcomes import Outcome
+from temperance.data.data import Data
 from temperance.inference.base import Inference
 from temperance.judge.calibrate import CalibrationRule, Calibrator
 from temperance.model.likelihoods import Likelihood
@@ -59,8 +60,9 @@ class BayesianEstimator(BaseEstimator):
         device: where to train and predict, such as ``"cuda"``; torch's default device unless told.
         verbose: show a progress bar.
 
-    X of float32 is learned in float32, anything else in float64, as scikit-learn's own networks do. There is no
-    ``sample_weight``: a weighted likelihood is no likelihood of the data, so its posterior would not mean what it says.
+    X of float32 is learned in float32, anything else in float64, as scikit-learn's own networks do. A
+    ``sample_weight`` of 2 is the row twice (:class:`temperance.data.Data`), in the standardisation too: the posterior
+    is that of as many rows, so weights should say how often a row was seen, not only which rows matter more.
 
     Attributes: ``fitted_`` is the :class:`temperance.Fitted`, in standardised units; ``calibrator_`` what ``calibrate``
     learned, or ``None``; ``n_features_in_`` and ``feature_names_in_`` as always.
@@ -113,10 +115,22 @@ class BayesianEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------ learning
 
-    def _learn(self, x: np.ndarray, y: np.ndarray, outputs: int, likelihood: Likelihood | None) -> None:
-        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs)."""
+    def _learn(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        outputs: int,
+        likelihood: Likelihood | None,
+        weights: np.ndarray | None = None,
+    ) -> None:
+        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says."""
         method = self._method()
         rule = self._calibration_rule()
+        if rule is not None and weights is not None:
+            raise ArgumentError(
+                "`calibrate` must be None where rows have weights: it looks at held-out rows that count once each, and "
+                "would take back what the weights did."
+            )
         if self.draws is not None:
             check_count(self.draws, "draws")
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -126,11 +140,12 @@ class BayesianEstimator(BaseEstimator):
         blueprint = Blueprint(self._outcome, x.shape[1], outputs, hidden, dtype, seed, check_factory(self.network))
         target = blueprint.target(likelihood, self.prior).to(device)
         train, held = self._split(y, seed, rule is not None)
-        self._x_units = _units(x[train]) if self.standardise else None
-        self._y_units = _units(y[train]) if self.standardise and self._outcome.has_units else None
+        shares = None if weights is None else weights[train]
+        self._x_units = _units(x[train], shares) if self.standardise else None
+        self._y_units = _units(y[train], shares) if self.standardise and self._outcome.has_units else None
         self._blueprint = blueprint
         epochs, batch_size = training(len(train))
-        data = (self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)))
+        data = Data(self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)), weights=shares)
         with warnings.catch_warnings():
             if self._y_units is not None:  # targets are standardised: only those that do not vary are not
                 warnings.filterwarnings("ignore", "targets of mean", TemperanceWarning)
@@ -291,15 +306,25 @@ class BayesianEstimator(BaseEstimator):
         return made
 
 
-def _units(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _units(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and scale of each column; scale 1 for columns that do not vary."""
-    scaler = StandardScaler().fit(values)
+    scaler = StandardScaler().fit(values, sample_weight=weights)
     return np.asarray(scaler.mean_, dtype=np.float64), np.asarray(scaler.scale_, dtype=np.float64)
 
 
 def _standard(values: np.ndarray, units: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
     """Columns shifted and scaled, in float64; a copy without ``units``."""
     return np.array(values) if units is None else (values.astype(np.float64) - units[0]) / units[1]
+
+
+def row_weights(sample_weight: Any, x: np.ndarray) -> np.ndarray | None:
+    """Numbers from 0 on, one a row; ``None`` where there are none."""
+    if sample_weight is None:
+        return None
+    made: np.ndarray = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    if not made.sum() > 0:
+        raise DataError("`sample_weight` must not be zero for all rows: there would be nothing to learn from.")
+    return made
 
 
 def as_array(value: Tensor) -> np.ndarray:

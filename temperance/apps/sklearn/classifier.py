@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
 from temperance.core.errors import DataError
 from temperance.core.outcomes import Classes, Outcome
 from temperance.judge.calibrate import CalibrationRule, Isotonic, Temperature, Vector
@@ -21,7 +22,9 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
     """A Bayesian neural network for two or more classes; settings are those of :class:`BayesianEstimator`.
 
     ``calibrate`` is ``"temperature"``, ``"vector"``, ``"isotonic"``, or a rule of :mod:`temperance.judge.calibrate`.
-    ``classes_`` holds the labels in the order of the columns of ``predict_proba``.
+    ``classes_`` holds the labels in the order of the columns of ``predict_proba``. ``class_weight`` is a dict of how
+    often rows of each label count, or ``"balanced"``, which gives all labels the same share: probabilities are then
+    those of such data, not of data as they come.
 
     How it compares, both sides with their own defaults (two times five folds, columns standardised): log-loss 0.089 ±
     0.008 on breast cancer and 0.172 ± 0.006 on wine, ``MLPClassifier()`` 0.081 ± 0.014 and 0.065 ± 0.005; accuracy
@@ -47,14 +50,53 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
     }
     classes_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows of X and their labels y, of any kind."""
+    def __init__(
+        self,
+        method: Any = "default",
+        *,
+        hidden: Any = (50, 50),
+        network: Any = None,
+        prior: Any = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        standardise: bool = True,
+        class_weight: Any = None,
+        calibrate: Any = None,
+        validation_fraction: float = 0.1,
+        draws: int | None = None,
+        random_state: Any = None,
+        device: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            method,
+            hidden=hidden,
+            network=network,
+            prior=prior,
+            epochs=epochs,
+            batch_size=batch_size,
+            standardise=standardise,
+            calibrate=calibrate,
+            validation_fraction=validation_fraction,
+            draws=draws,
+            random_state=random_state,
+            device=device,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows of X and their labels y, of any kind; ``sample_weight`` says how often each row counts."""
         x, labels = validate_data(self, X, y, dtype=_DTYPES)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"`y` must hold at least two classes; got 1 class, {self.classes_[0]!r}.")
-        self._learn(x, codes.astype(np.int64), len(self.classes_), None)
+        weights = row_weights(sample_weight, x)
+        if self.class_weight is not None:
+            each = compute_sample_weight(self.class_weight, labels)
+            weights = each if weights is None else each * weights
+        self._learn(x, codes.astype(np.int64), len(self.classes_), None, weights)
         return self
 
     def _strata(self, y: np.ndarray, held: int) -> np.ndarray | None:

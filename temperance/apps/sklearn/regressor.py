@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.outcomes import Counts, Outcome, Reals
@@ -30,8 +30,9 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
     def _likelihood(self, columns: int) -> Likelihood | None:
         return None
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows of X and targets y: a number, or several, for each row."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows of X and targets y: a number, or several, for each row; ``sample_weight`` says how often each
+        row counts."""
         x, given = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True, ensure_min_samples=2)
         self._flat = given.ndim == 1
         targets = given.reshape(len(given), -1).astype(np.float64)
@@ -41,7 +42,8 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
                 TemperanceWarning,
                 stacklevel=2,
             )
-        self._learn(x, targets, targets.shape[1], self._likelihood(targets.shape[1]))
+        weights = row_weights(sample_weight, x)
+        self._learn(x, targets, targets.shape[1], self._likelihood(targets.shape[1]), weights)
         return self
 
     def _shaped(self, value: Tensor) -> np.ndarray:
