@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,28 @@ import torch
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, training
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
+from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
 from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.marginal import predict_encoded
-from temperance.apps.tables.outliers import learn_strangeness
+from temperance.apps.tables.outliers import learn_strangeness, learn_strangeness_in_folds
 from temperance.apps.tables.predictions import check_new_names
 from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, prepare_table
-from temperance.apps.tables.run import TableRun, TableState, guard_from, in_units
-from temperance.apps.tables.safeguards import check_promises
+from temperance.apps.tables.run import TableRun, TableState, guard_of, in_units
+from temperance.apps.tables.safeguards import NO_GUARD, check_promises
+from temperance.apps.tables.schema import Schema
 from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
+from temperance.core.seeds import derive_seed
 from temperance.core.status import INTERRUPTED
 from temperance.inference.base import Inference
+from temperance.model.likelihoods import Likelihood
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
 
 HIDDEN = (50, 50)
 _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
-_CALIBRATE = 50  # fewer rows are not calibrated on: one number learned from a handful does more harm than good
+_STOP = 0.15  # of the rows of a fit, where a method stops early and no rows are held back
 
 
 def fit_table(
@@ -51,6 +56,8 @@ def fit_table(
     level: float = 0.9,
     error_rate: float = 0.05,
     tolerance: float | None = None,
+    per_class: bool = False,
+    folds: int | None = None,
     max_rows: int = MAX_ROWS,
     encoding: str | None = None,
     separator: str | None = None,
@@ -78,6 +85,11 @@ def fit_table(
         level: of the intervals and sets.
         error_rate: wrong answers tolerated among those on which no human is asked.
         tolerance: how far off a number must be to be called wrong; half the target's spread unless given.
+        per_class: of classes, keep ``level`` within each class, rare ones too, and not only over all rows; sets grow.
+        folds: a small table holds no rows back to promise with: all but those of the test train, and so many more
+            models, each trained without one part of the rows, say how wrong it is on rows that it has not seen
+            (CV+ intervals, cross-conformal sets). Unless given, 10 or 5 where a half of the validation rows would be
+            fewer than 50 and the method does not read all rows at each step; 0 holds rows back in any case.
         max_rows: of longer tables a random sample of so many rows is used.
         encoding, separator, decimal: of a CSV; recognised unless given.
         overwrite, resume: of an ``out`` that exists: replace it, or go on with an unfinished run.
@@ -94,16 +106,19 @@ def fit_table(
     chosen = method_named(method)
     check_promises(level, error_rate, tolerance)
     check_epochs(epochs)
+    check_folds(folds)
+    if folds is None and chosen.facts().reads == "full":
+        folds = 0  # such a fit takes minutes: not once more for each fold
     with contextlib.nullcontext() if out is None else files.holding(Path(out), "out"):
         folder = None if out is None else check_out(out, overwrite=overwrite, resume=resume)
         prepared = prepare_table(
-            data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, seed=seed,
-            max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
+            data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, folds=folds,
+            seed=seed, max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
         )  # fmt: skip
         checkpoint = None if folder is None else claim_for_fit(folder)
         run = fit_prepared(
             prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
-            checkpoint=checkpoint, progress=progress, say=say,
+            per_class=per_class, checkpoint=checkpoint, progress=progress, say=say,
         )  # fmt: skip
         if folder is not None:
             save_table_run(run, folder, overwrite=True)
@@ -125,6 +140,7 @@ def fit_prepared(
     level: float = 0.9,
     error_rate: float = 0.05,
     tolerance: float | None = None,
+    per_class: bool = False,
     checkpoint: Path | None = None,
     progress: bool | None = None,
     say: Say | None = None,
@@ -139,76 +155,118 @@ def fit_prepared(
     length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)
-        fitted = _train(prepared, method, length, batch, seed, checkpoint, progress)
-        if fitted.info.status == INTERRUPTED and checkpoint is not None:
-            raise KeyboardInterrupt
-        known = _known(prepared.calibration)
-        calibrator = _calibrate(fitted, prepared, known)
-    remarks = [str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)]
+        learner = _Learner(prepared, method, length, batch, seed, checkpoint, progress)
+        fitted, folds = learner.learn()
+        if prepared.folds is None:
+            known, guard_rows = _known(prepared.calibration), _known(prepared.guard)
+            calibrator = _calibrate(fitted, prepared, known)
+            strangeness, usual = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed), None
+            if calibrator is None and len(known) < CALIBRATE and not method.facts().held_out:
+                # nothing was learned from them: they can keep promises too. Rows that chose when to stop cannot.
+                both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
+                guard_rows = TablePart(Encoded(both), np.concatenate([known.y, guard_rows.y]))
+        else:
+            calibrator, guard_rows = None, prepared.train
+            strangeness, strange = learn_strangeness_in_folds(prepared.train.encoded.x, prepared.folds)
+            usual = torch.from_numpy(~strange)
+    remarks = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)))
 
     def predict(encoded: Encoded) -> Any:
         return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
 
-    strangeness = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed)
-    guard_rows = _known(prepared.guard)
-    if calibrator is None and len(known) < _CALIBRATE:  # nothing was learned from them: they can keep promises too
-        both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
-        guard_rows = TablePart(Encoded(both), np.concatenate([known.y, guard_rows.y]))
     if tolerance is None:
         tolerance = kind_of(schema).tolerance(prepared.train.y)
-    guard, more = guard_from(
-        schema, predict, strangeness, guard_rows.encoded.x, guard_rows.y, level, error_rate, tolerance
-    )
-    if say is not None:
-        for remark in remarks + more:
-            say(remark)
     state = TableState(
-        schema, calibrator, strangeness, guard, torch.from_numpy(guard_rows.encoded.x), torch.from_numpy(guard_rows.y),
-        baseline_of(prepared), fitted.target.likelihood, HIDDEN, seed,
+        schema, calibrator, strangeness, NO_GUARD, torch.from_numpy(guard_rows.encoded.x),
+        torch.from_numpy(guard_rows.y), baseline_of(prepared), fitted.target.likelihood, HIDDEN, seed,
         {
             "rows": len(prepared.train), "validation rows": len(prepared.calibration) + len(prepared.guard),
             "test rows": len(prepared.test), "epochs": length, "batch size": batch,
         },
+        tuple(FoldModel.of(fit, own) for own, fit in folds),
+        None if prepared.folds is None else torch.from_numpy(prepared.folds), usual,
     )  # fmt: skip
+    guard, more = guard_of(state, predict, folds, level, error_rate, tolerance, per_class)
+    state = replace(state, guard=guard)
+    if say is not None:
+        for remark in remarks + more:
+            say(remark)
     kept = prepared.test_frame
     if len(kept) > _TEST_ROWS:
         kept = kept.sample(_TEST_ROWS, random_state=seed % 2**32).sort_index().reset_index(drop=True)
     return TableRun(state, fitted, kept, words + remarks + more)
 
 
-def _train(
-    prepared: Prepared,
-    method: Inference[Any],
-    epochs: int | None,
-    batch_size: int,
-    seed: int,
-    checkpoint: Path | None,
-    progress: bool | None,
-) -> Fitted:
-    """The posterior. The noise of a real target may depend on the inputs, for then it is known where to ask a human; a
-    method that fails with such noise is given noise of one size."""
-    schema = prepared.schema
-    choices = kind_of(schema).likelihoods
-    held_out = prepared.data(prepared.calibration) if method.facts().held_out else None
-    for k, likelihood in enumerate(choices):
-        path = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * k)
-        later = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * (k + 1))
-        if later is not None and later.is_dir():
-            continue  # this choice failed before the run was interrupted
+@dataclass
+class _Learner:
+    """Fits: of all training rows, and of those without each fold. What a fit is made of (units of the target, when to
+    stop) comes from its own rows alone, or from rows that promise nothing."""
+
+    prepared: Prepared
+    method: Inference[Any]
+    epochs: int | None
+    batch_size: int
+    seed: int
+    checkpoint: Path | None
+    progress: bool | None
+
+    def learn(self) -> tuple[Fitted, list[tuple[Schema, Fitted]]]:
+        """The model, and those of the folds with their units. The noise of a real target may depend on the inputs, for
+        then it is known where to ask a human; a method that fails with such noise is given noise of one size."""
+        choices, checkpoint = kind_of(self.prepared.schema).likelihoods, self.checkpoint
+        for k, likelihood in enumerate(choices):
+            path = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * k)
+            later = None if checkpoint is None else checkpoint.with_name(checkpoint.name + "-again" * (k + 1))
+            if later is not None and later.is_dir():
+                continue  # this choice failed before the run was interrupted
+            try:
+                fitted = self._fit(self.prepared.schema, self.prepared.train, likelihood, self.seed, path)
+                return fitted, self._folds(likelihood)
+            except NumericalError as error:
+                if k + 1 == len(choices):
+                    raise
+                words = str(error).split(". ")[0]
+                warnings.warn(f"noise of one size for all rows is used, for: {words}.", TemperanceWarning, stacklevel=2)
+        raise AssertionError("unreachable")
+
+    def _folds(self, likelihood: Likelihood) -> list[tuple[Schema, Fitted]]:
+        made: list[tuple[Schema, Fitted]] = []
+        folds, train, schema = self.prepared.folds, self.prepared.train, self.prepared.schema
+        for k in range(0 if folds is None else int(folds.max()) + 1):
+            rows = TablePart(Encoded(train.encoded.x[folds != k]), train.y[folds != k])
+            centre, spread = kind_of(schema).units(rows.y)
+            own = replace(schema, centre=centre, spread=spread)
+            made.append((own, self._fit(own, rows, likelihood, derive_seed(self.seed, "table-fold", k), None)))
+        return made
+
+    def _fit(self, schema: Schema, rows: TablePart, likelihood: Likelihood, seed: int, path: Path | None) -> Fitted:
         target = table_target(
             schema.outcome, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
         )
-        try:
-            return fit(
-                target, method, prepared.data(prepared.train), epochs=epochs, batch_size=batch_size, seed=seed,
-                progress=progress, checkpoint=path, held_out=held_out,
-            )  # fmt: skip
-        except NumericalError as error:
-            if k + 1 == len(choices):
-                raise
-            words = str(error).split(". ")[0]
-            warnings.warn(f"noise of one size for all rows is used, for: {words}.", TemperanceWarning, stacklevel=2)
-    raise AssertionError("unreachable")
+        held_out = None
+        if self.method.facts().held_out:
+            stop = self.prepared.calibration
+            if self.prepared.folds is not None:
+                rows, stop = _apart(rows, seed)
+            held_out = self.prepared.data(stop, schema)
+        fitted = fit(
+            target, self.method, self.prepared.data(rows, schema), epochs=self.epochs, batch_size=self.batch_size,
+            seed=seed, progress=self.progress, checkpoint=path, held_out=held_out,
+        )  # fmt: skip
+        if fitted.info.status == INTERRUPTED and (path is not None or self.prepared.folds is not None):
+            raise KeyboardInterrupt
+        return fitted
+
+
+def _apart(part: TablePart, seed: int) -> tuple[TablePart, TablePart]:
+    """Rows to train on, and some of them kept apart to say when to stop."""
+    rng = np.random.default_rng(derive_seed(seed, "table-stop"))
+    order = rng.permutation(len(part))
+    count = max(1, round(_STOP * len(part)))
+    first, second = (
+        TablePart(Encoded(part.encoded.x[rows]), part.y[rows]) for rows in (np.sort(order[count:]), order[:count])
+    )
+    return first, second
 
 
 def _known(part: TablePart) -> TablePart:
@@ -226,8 +284,8 @@ def _calibrate(fitted: Fitted, prepared: Prepared, known: TablePart) -> Any:
     rule = kind.calibration()
     if rule is None:
         return None
-    if len(known) < _CALIBRATE:
-        words = f"{len(known)} rows are too few to calibrate on (at least {_CALIBRATE}): left as the network has it."
+    if len(known) < CALIBRATE:
+        words = f"{len(known)} rows are too few to calibrate on (at least {CALIBRATE}): left as the network has it."
         warnings.warn(words, TemperanceWarning, stacklevel=2)
         return None
     try:

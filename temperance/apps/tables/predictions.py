@@ -21,7 +21,6 @@ from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.schema import Schema
 from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, StoreError
-from temperance.predict import Predictive
 
 _OPEN_ROWS = 512  # rows with unknown values at once: each stands for many
 _OUTPUTS = 2**24  # draws × rows × outputs of a chunk, which are then kept between statistics
@@ -47,7 +46,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
     total, unsure = len(encoded.x), encoded.open_rows
     strange = run.state.strangeness.flags(encoded.x)
     if not len(unsure):
-        made = _columns_of(run, run.predictive_of(encoded))
+        made = _columns_of(run, encoded)
     else:
         plain = np.setdiff1d(np.arange(total), unsure)
         parts = [(plain, Encoded(encoded.x[plain]))] if len(plain) else []
@@ -56,7 +55,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
             parts.append((rows, _some(encoded, rows)))
         made = {}
         for rows, part in parts:
-            for name, values in _columns_of(run, run.predictive_of(part), bool(part.unknown)).items():
+            for name, values in _columns_of(run, part).items():
                 made.setdefault(name, np.empty(total, dtype=values.dtype))[rows] = values
     ask = made["ask_a_human"] | strange
     ask[unsure] = True
@@ -70,9 +69,9 @@ def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
     return Encoded(encoded.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, encoded._columns)
 
 
-def _columns_of(run: TableRun, predictive: Predictive, unknown: bool = False) -> dict[str, NDArray[Any]]:
-    guard = run.guard
-    made, known, total = kind_of(run.schema).columns(run.schema, guard, predictive, unknown)
+def _columns_of(run: TableRun, encoded: Encoded) -> dict[str, NDArray[Any]]:
+    guard, predictive = run.guard_at(encoded), run.predictive_of(encoded)
+    made, known, total = kind_of(run.schema).columns(run.schema, guard, predictive, bool(encoded.unknown))
     share = np.divide(known, total, out=np.zeros_like(total), where=total > 0)
     made["epistemic_share"] = np.clip(share, 0.0, 1.0)
     made["ask_a_human"] = guard.asks(predictive)
@@ -116,6 +115,8 @@ def predict_file(
         raise DataError(f"{table.name} lacks columns of the training table: {', '.join(f'`{n}`' for n in lacking)}.")
     check_new_names(run.schema, table.columns)
     rows = max(1000, min(CHUNK, _OUTPUTS // (30 * run.schema.outputs)))
+    if run.state.folds:  # each new row is compared with each row that promises
+        rows = max(1000, min(rows, _OUTPUTS // len(run.state.guard_y)))
     asked = total = 0
     try:
         with files.replacing(path) as draft:

@@ -82,7 +82,7 @@ def evaluate_table(run: TableRun, table: TableFile) -> Evaluation:
 
 def row_scores(run: TableRun, encoded: Encoded, y: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """What each row contributes to the scores of the run and of the baseline."""
-    kind, guard = kind_of(run.schema), run.guard
+    kind, guard = kind_of(run.schema), run.guard_at(encoded)
     predictive = run.predictive_of(encoded)
     asked = guard.asks(predictive) | run.state.strangeness.flags(encoded.x)
     asked[encoded.open_rows] = True

@@ -207,6 +207,13 @@ class Conformal(Value):
         return finish(known, *self.rule.value_bounds(known, threshold, self.level))
 
 
+def every_class_score(rule: ConformalRule, predictive: Predictive, seed: int) -> Tensor:
+    """The score of every class of every row, rows × classes."""
+    if not isinstance(predictive, CategoryPredictive):
+        raise ArgumentError(f"`predictive` must be that of classes; got {type(predictive).__name__}. See interval.")
+    return rule.class_scores(probabilities(predictive), _uniforms_of(predictive, seed))
+
+
 def precise_targets(predictive: ValuePredictive, y: Any) -> Tensor:
     """Targets in float64: in float32 those far from zero would lose what the intervals are about."""
     predictive._targets(y)  # the checks
