@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, training
 from temperance.apps.tables.encode import Encoded
@@ -28,14 +30,19 @@ from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
 from temperance.core.seeds import derive_seed
 from temperance.core.status import INTERRUPTED
+from temperance.inference import MAP
 from temperance.inference.base import Inference
 from temperance.model.likelihoods import Likelihood
+from temperance.model.target import Target
+from temperance.predict.monotone import Monotone
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
 
 HIDDEN = (50, 50)
 _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
+_LOOK = 60  # epochs of the networks that say in which units a target is learned
+_LOOK_ROWS = 5000
 _STOP = 0.15  # of the rows of a fit, where a method stops early and no rows are held back
 
 
@@ -58,6 +65,7 @@ def fit_table(
     tolerance: float | None = None,
     per_class: bool = False,
     folds: int | None = None,
+    log: bool | None = None,
     max_rows: int = MAX_ROWS,
     encoding: str | None = None,
     separator: str | None = None,
@@ -90,6 +98,8 @@ def fit_table(
             models, each trained without one part of the rows, say how wrong it is on rows that it has not seen
             (CV+ intervals, cross-conformal sets). Unless given, 10 or 5 where a half of the validation rows would be
             fewer than 50 and the method does not read all rows at each step; 0 holds rows back in any case.
+        log: learn the logarithm of a positive number, so that intervals stay positive; unless given, chosen for skewed
+            targets by the density of rows that were not learned from, in the target's own units.
         max_rows: of longer tables a random sample of so many rows is used.
         encoding, separator, decimal: of a CSV; recognised unless given.
         overwrite, resume: of an ``out`` that exists: replace it, or go on with an unfinished run.
@@ -118,7 +128,7 @@ def fit_table(
         checkpoint = None if folder is None else claim_for_fit(folder)
         run = fit_prepared(
             prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
-            per_class=per_class, checkpoint=checkpoint, progress=progress, say=say,
+            per_class=per_class, log=log, checkpoint=checkpoint, progress=progress, say=say,
         )  # fmt: skip
         if folder is not None:
             save_table_run(run, folder, overwrite=True)
@@ -141,6 +151,7 @@ def fit_prepared(
     error_rate: float = 0.05,
     tolerance: float | None = None,
     per_class: bool = False,
+    log: bool | None = None,
     checkpoint: Path | None = None,
     progress: bool | None = None,
     say: Say | None = None,
@@ -155,21 +166,24 @@ def fit_prepared(
     length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)
-        learner = _Learner(prepared, method, length, batch, seed, checkpoint, progress)
-        fitted, folds = learner.learn()
+        learner = _Learner(prepared, method, length, batch, seed, checkpoint, progress, log)
+        schema, fitted, folds = learner.learn()
         if prepared.folds is None:
             known, guard_rows = _known(prepared.calibration), _known(prepared.guard)
-            calibrator = _calibrate(fitted, prepared, known)
+            calibrator = _calibrate(fitted, schema, known)
             strangeness, usual = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed), None
-            if calibrator is None and len(known) < CALIBRATE and not method.facts().held_out:
-                # nothing was learned from them: they can keep promises too. Rows that chose when to stop cannot.
+            if calibrator is None and len(known) < CALIBRATE and not learner.looked:
+                # nothing was learned from them: they can keep promises too. Rows that chose when to stop, or the units
+                # of the target, cannot.
                 both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
                 guard_rows = TablePart(Encoded(both), np.concatenate([known.y, guard_rows.y]))
         else:
             calibrator, guard_rows = None, prepared.train
             strangeness, strange = learn_strangeness_in_folds(prepared.train.encoded.x, prepared.folds)
             usual = torch.from_numpy(~strange)
-    remarks = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)))
+    remarks = learner.words + list(
+        dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning))
+    )
 
     def predict(encoded: Encoded) -> Any:
         return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
@@ -209,9 +223,12 @@ class _Learner:
     seed: int
     checkpoint: Path | None
     progress: bool | None
+    log: bool | None = None
+    looked: bool = False
+    words: list[str] = field(default_factory=list)
 
-    def learn(self) -> tuple[Fitted, list[tuple[Schema, Fitted]]]:
-        """The model, and those of the folds with their units. The noise of a real target may depend on the inputs, for
+    def learn(self) -> tuple[Schema, Fitted, list[tuple[Schema, Fitted]]]:
+        """The model, and those of the folds, with their units. The noise of a real target may depend on the inputs, for
         then it is known where to ask a human; a method that fails with such noise is given noise of one size."""
         choices, checkpoint = kind_of(self.prepared.schema).likelihoods, self.checkpoint
         for k, likelihood in enumerate(choices):
@@ -220,8 +237,9 @@ class _Learner:
             if later is not None and later.is_dir():
                 continue  # this choice failed before the run was interrupted
             try:
-                fitted = self._fit(self.prepared.schema, self.prepared.train, likelihood, self.seed, path)
-                return fitted, self._folds(likelihood)
+                schema = self._units(self.prepared.train, likelihood, self.seed, aloud=True)
+                fitted = self._fit(schema, self.prepared.train, likelihood, self.seed, path)
+                return schema, fitted, self._folds(likelihood)
             except NumericalError as error:
                 if k + 1 == len(choices):
                     raise
@@ -231,21 +249,71 @@ class _Learner:
 
     def _folds(self, likelihood: Likelihood) -> list[tuple[Schema, Fitted]]:
         made: list[tuple[Schema, Fitted]] = []
-        folds, train, schema = self.prepared.folds, self.prepared.train, self.prepared.schema
+        folds, train = self.prepared.folds, self.prepared.train
         for k in range(0 if folds is None else int(folds.max()) + 1):
             rows = TablePart(Encoded(train.encoded.x[folds != k]), train.y[folds != k])
-            centre, spread = kind_of(schema).units(rows.y)
-            own = replace(schema, centre=centre, spread=spread)
-            made.append((own, self._fit(own, rows, likelihood, derive_seed(self.seed, "table-fold", k), None)))
+            seed = derive_seed(self.seed, "table-fold", k)
+            own = self._units(rows, likelihood, seed)
+            made.append((own, self._fit(own, rows, likelihood, seed, None)))
         return made
 
-    def _fit(self, schema: Schema, rows: TablePart, likelihood: Likelihood, seed: int, path: Path | None) -> Fitted:
-        target = table_target(
-            schema.outcome, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
+    def _units(self, rows: TablePart, likelihood: Likelihood, seed: int, aloud: bool = False) -> Schema:
+        """The units in which these rows are learned: of several, those in which a plain network gives rows that it has
+        not seen the higher density, in the target's own units."""
+        kind = kind_of(self.prepared.schema)
+        choices: list[Monotone | None] = [None, *self._transforms()]
+        made = [self._in(transform, rows.y) for transform in choices]
+        if self.log is not None or len(made) == 1:
+            return made[-1]
+        if self.prepared.folds is None:
+            self.looked, judge = True, _known(self.prepared.calibration)
+        else:
+            rows, judge = _apart(rows, seed)
+        if len(rows) > _LOOK_ROWS:
+            rows, _ = _apart(rows, seed, len(rows) - _LOOK_ROWS)
+        found = []
+        for own in (self._in(transform, rows.y) for transform in choices):
+            target = self._target(own, likelihood, seed)
+            epochs = min(_LOOK, self.epochs or _LOOK)
+            try:
+                tried = fit(
+                    target, MAP(lr=5e-3), self.prepared.data(rows, own), epochs=epochs, batch_size=self.batch_size,
+                    seed=seed, progress=False,
+                )  # fmt: skip
+            except NumericalError:
+                found.append(-math.inf)
+                continue
+            predictive = in_units(own, predict_encoded(tried, judge.encoded))
+            found.append(float(predictive.log_prob(kind.known_targets(judge.y)).double().mean()))
+        best = int(np.argmax(found))
+        if aloud:
+            self._say_units(choices, found, best)
+        return made[best]
+
+    def _transforms(self) -> tuple[Monotone, ...]:
+        if self.log is False:
+            return ()
+        kind, everything = kind_of(self.prepared.schema), self.prepared.targets
+        return kind.forced(everything, self.prepared.schema.target) if self.log else kind.transforms(everything)
+
+    def _in(self, transform: Monotone | None, y: NDArray[np.float64]) -> Schema:
+        schema = self.prepared.schema
+        centre, spread = kind_of(schema).units(y, transform)
+        return replace(schema, centre=centre, spread=spread, transform=transform)
+
+    def _say_units(self, choices: list[Monotone | None], found: list[float], best: int) -> None:
+        name, other = self.prepared.schema.target, 1 - best
+        what = "its logarithm is learned" if choices[best] is not None else "it is learned as it is, not its logarithm"
+        self.words.append(
+            f"{name} is positive and skewed: {what}, for the log-density of rows not seen is {found[best]:.3g} so and "
+            f"{found[other]:.3g} otherwise (--log and --no-log decide it)."
         )
+
+    def _fit(self, schema: Schema, rows: TablePart, likelihood: Likelihood, seed: int, path: Path | None) -> Fitted:
+        target = self._target(schema, likelihood, seed)
         held_out = None
         if self.method.facts().held_out:
-            stop = self.prepared.calibration
+            self.looked, stop = True, self.prepared.calibration
             if self.prepared.folds is not None:
                 rows, stop = _apart(rows, seed)
             held_out = self.prepared.data(stop, schema)
@@ -257,12 +325,17 @@ class _Learner:
             raise KeyboardInterrupt
         return fitted
 
+    def _target(self, schema: Schema, likelihood: Likelihood, seed: int) -> Target:
+        return table_target(
+            schema.outcome, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
+        )
 
-def _apart(part: TablePart, seed: int) -> tuple[TablePart, TablePart]:
-    """Rows to train on, and some of them kept apart to say when to stop."""
+
+def _apart(part: TablePart, seed: int, count: int | None = None) -> tuple[TablePart, TablePart]:
+    """Rows to train on, and some of them kept apart, to say when to stop or in which units to learn."""
     rng = np.random.default_rng(derive_seed(seed, "table-stop"))
     order = rng.permutation(len(part))
-    count = max(1, round(_STOP * len(part)))
+    count = max(1, round(_STOP * len(part))) if count is None else count
     first, second = (
         TablePart(Encoded(part.encoded.x[rows]), part.y[rows]) for rows in (np.sort(order[count:]), order[:count])
     )
@@ -278,9 +351,9 @@ def _known(part: TablePart) -> TablePart:
     return TablePart(Encoded(part.encoded.x[keep]), part.y[keep])
 
 
-def _calibrate(fitted: Fitted, prepared: Prepared, known: TablePart) -> Any:
+def _calibrate(fitted: Fitted, schema: Schema, known: TablePart) -> Any:
     """A temperature for classes, a factor on the spread for real numbers, nothing for counts."""
-    kind = kind_of(prepared.schema)
+    kind = kind_of(schema)
     rule = kind.calibration()
     if rule is None:
         return None
@@ -289,7 +362,7 @@ def _calibrate(fitted: Fitted, prepared: Prepared, known: TablePart) -> Any:
         warnings.warn(words, TemperanceWarning, stacklevel=2)
         return None
     try:
-        return rule.fit(predict_encoded(fitted, known.encoded), kind.model_targets(prepared.schema, known.y))
+        return rule.fit(predict_encoded(fitted, known.encoded), kind.model_targets(schema, known.y))
     except DataError as error:
         warnings.warn(f"not calibrated: {error}", TemperanceWarning, stacklevel=2)
         return None

@@ -17,6 +17,7 @@ from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
 from temperance.posteriors import Posterior
+from temperance.predict.monotone import Monotone
 from temperance.run.fitted import Fitted
 
 FOLDS, MANY_FOLDS = 5, 10
@@ -73,16 +74,17 @@ class FoldModel(Value):
     prior: Prior
     centre: float
     spread: float
+    transform: Monotone | None = None
 
     @classmethod
     def of(cls, fitted: Fitted, schema: Schema) -> FoldModel:
         """What is kept of a fit."""
         target = fitted.target
-        return cls(fitted.posterior, target.likelihood, target.prior, schema.centre, schema.spread)
+        return cls(fitted.posterior, target.likelihood, target.prior, schema.centre, schema.spread, schema.transform)
 
     def schema(self, schema: Schema) -> Schema:
         """The table's, with the units of this model's target."""
-        return replace(schema, centre=self.centre, spread=self.spread)
+        return replace(schema, centre=self.centre, spread=self.spread, transform=self.transform)
 
     def fitted(self, main: Fitted, schema: Schema, hidden: tuple[int, ...]) -> Fitted:
         """The fit again."""

@@ -60,6 +60,11 @@ class Prepared:
         """How many rows the table has."""
         return len(self.train) + len(self.calibration) + len(self.guard) + len(self.test)
 
+    @property
+    def targets(self) -> NDArray[np.float64]:
+        """Those of all rows but the test's: of what kind they are, not what they are."""
+        return np.concatenate([part.y for part in (self.train, self.calibration, self.guard)])
+
     def data(self, part: TablePart, schema: Schema | None = None) -> Data:
         """Rows for :func:`temperance.run.fit`: classes as integers, real targets in the units of ``schema``."""
         known = self.schema if schema is None else schema
@@ -119,7 +124,7 @@ def prepare_table(
     tell.all(words)
     if not columns:
         raise DataError(f"{table.name} has no column to predict `{target}` from: none varies, or all were dropped.")
-    schema = Schema(target, outcome, columns, classes, *kind.units(y[train]), id, group, dropped)
+    schema = Schema(target, outcome, columns, classes, *kind.units(y[train]), None, id, group, dropped)
     if count:
         return _in_folds(frame, y, schema, count, train, tested, seed, groups, tell)
     first, second = halves(held, seed, groups)

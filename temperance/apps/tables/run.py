@@ -26,7 +26,7 @@ from temperance.core import files
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.model.likelihoods import Likelihood
-from temperance.predict import Predictive, ValuePredictive
+from temperance.predict import MonotonePredictive, Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
 from temperance.run.fitted import Fitted
 
@@ -138,12 +138,13 @@ class TableRun:
         level: float | None = None,
         error_rate: float | None = None,
         tolerance: float | None = None,
+        per_class: bool | None = None,
     ) -> pd.DataFrame:
         """The rows of ``data`` with predictions beside them; see ``temperance predict --help`` for the columns."""
         from temperance.apps.tables.predictions import check_new_names, prediction_columns
 
         table = open_table(data)
-        run = self.with_guard(level, error_rate, tolerance)
+        run = self.with_guard(level, error_rate, tolerance, per_class)
         frame = whole_frame(table, self.schema.kept_as_text(table.columns))
         check_new_names(run.schema, frame.columns)
         made = pd.DataFrame(prediction_columns(run, frame), index=frame.index)
@@ -199,7 +200,8 @@ def in_units(schema: Schema, predictive: Predictive) -> Predictive:
         return predictive
     assert isinstance(predictive, ValuePredictive)
     shift, scale = torch.tensor([[schema.centre], [schema.spread]], dtype=torch.float64)
-    return AffinePredictive(predictive, shift, scale)
+    made = AffinePredictive(predictive, shift, scale)
+    return made if schema.transform is None else MonotonePredictive(made, schema.transform)
 
 
 def guard_of(

@@ -238,6 +238,9 @@ def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tens
     the nearest: both only add to what is kept.
     """
     least, whole = predictive.outcome.least, predictive.outcome.whole
+    bent = predictive.symmetric()[1]
+    if bent is not None:
+        least = max(least, bent.least)
     middle = low + (high - low) / 2
     low, high = torch.where(low > high, middle, low), torch.where(low > high, middle, high)
     slack = 1e-12 * torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)

@@ -50,16 +50,21 @@ class Split(ConformalRule):
 @dataclass(frozen=True, eq=False)
 class NormalisedResidual(ConformalRule):
     """|y − mean| / std: intervals as wide as the predictive thinks they should be, up to one factor (Papadopoulos et
-    al. 2008). Same guarantee as :class:`Split`."""
+    al. 2008). Same guarantee as :class:`Split`. Where the logarithm of y was learned it is that of log y, and the ends
+    of intervals are their exponentials: they stay where y can be."""
 
     def value_scores(self, predictive: ValuePredictive, y: Tensor, level: float) -> Tensor:
         """|y − mean| / std."""
-        return (y - predictive.mean().double()).abs() / predictive.std().double()
+        base, bent = predictive.symmetric()
+        known = y if bent is None else bent.forward(y)
+        return (known - base.mean().double()).abs() / base.std().double()
 
     def value_bounds(self, predictive: ValuePredictive, threshold: Tensor, level: float) -> tuple[Tensor, Tensor]:
         """mean ± threshold · std."""
-        mean, std = predictive.mean().double(), predictive.std().double()
-        return mean - threshold * std, mean + threshold * std
+        base, bent = predictive.symmetric()
+        mean, std = base.mean().double(), base.std().double()
+        low, high = mean - threshold * std, mean + threshold * std
+        return (low, high) if bent is None else (bent.inverse(low), bent.inverse(high))
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,3 +164,40 @@ def test_folds_are_refused_by_name() -> None:
     for folds in (1, -2, True, 2.5):
         with pytest.raises(tp.errors.ArgumentError, match="`folds`"):
             fit_table(coins(40), "y", folds=folds)  # type: ignore[arg-type]
+
+
+def prices(rows: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    size, town = rng.normal(size=rows), rng.choice(["Bern", "Chur"], rows)
+    price = 100 * np.exp(1.2 * size + 0.5 * (town == "Bern") + 0.5 * rng.normal(size=rows))
+    return pd.DataFrame({"size": size, "town": town, "price": price})
+
+
+@pytest.mark.parametrize("rows", [150, 1200])
+def test_skewed_positive_targets_have_positive_intervals(rows: int, tmp_path: Path) -> None:
+    frame = prices(rows)
+    run = fit_table(frame, "price", method="MAP(lr=1e-2)", epochs=40, progress=False)
+    assert any("its logarithm is learned" in words for words in run.notices)
+    made = run.predict(frame.head(100))
+    assert (made["prediction_low"] > 0).all()
+    plain = fit_table(frame, "price", method="MAP(lr=1e-2)", epochs=40, log=False, progress=False)
+    assert (plain.predict(frame.head(100))["prediction_low"] < 0).any()  # the broken twin
+    new = prices(2000, seed=1)
+    found, twin = run.evaluate(new), plain.evaluate(new)
+    assert found.scores["log_loss"] < twin.scores["log_loss"] - 0.1
+    assert found.coverage > 0.8
+    run.save(tmp_path / "run")
+    pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame.head(100)), made)
+
+
+def test_rows_that_chose_the_units_give_no_promises() -> None:
+    made = fit_table(prices(300), "price", method="map", epochs=3, folds=0, progress=False)
+    assert len(made.state.guard_x) == 30  # a half of the validation rows: the other chose
+
+
+def test_a_logarithm_that_there_is_not_is_refused() -> None:
+    frame = prices(60)
+    with pytest.raises(tp.errors.ArgumentError, match="`log` needs positive numbers"):
+        fit_table(frame.assign(price=frame["price"] - 100), "price", method="map", epochs=1, log=True, progress=False)
+    with pytest.raises(tp.errors.ArgumentError, match="`log` is for positive numbers"):
+        fit_table(coins(60), "y", method="map", epochs=1, log=True, progress=False)
