@@ -19,7 +19,7 @@ from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
 from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
 from temperance.apps.tables.kinds import kind_of
-from temperance.apps.tables.marginal import predict_encoded
+from temperance.apps.tables.marginal import joined_predictive, predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness, learn_strangeness_in_folds
 from temperance.apps.tables.predictions import check_new_names
 from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, prepare_table
@@ -34,6 +34,7 @@ from temperance.inference import MAP
 from temperance.inference.base import Inference
 from temperance.model.likelihoods import Likelihood
 from temperance.model.target import Target
+from temperance.predict import Predictive
 from temperance.predict.monotone import Monotone
 from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
@@ -43,6 +44,7 @@ _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
 _LOOK = 60  # epochs of the networks that say in which units a target is learned
 _LOOK_ROWS = 5000
+_CALIBRATE_IN_FOLDS = 20
 _STOP = 0.15  # of the rows of a fit, where a method stops early and no rows are held back
 
 
@@ -170,7 +172,12 @@ def fit_prepared(
         schema, fitted, folds = learner.learn()
         if prepared.folds is None:
             known, guard_rows = _known(prepared.calibration), _known(prepared.guard)
-            calibrator = _calibrate(fitted, schema, known)
+            calibrator = _calibrate(
+                schema,
+                predict_encoded(fitted, known.encoded),
+                kind_of(schema).model_targets(schema, known.y),
+                CALIBRATE,
+            )
             strangeness, usual = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed), None
             if calibrator is None and len(known) < CALIBRATE and not learner.looked:
                 # nothing was learned from them: they can keep promises too. Rows that chose when to stop, or the units
@@ -178,14 +185,14 @@ def fit_prepared(
                 both = np.concatenate([known.encoded.x, guard_rows.encoded.x])
                 guard_rows = TablePart(Encoded(both), np.concatenate([known.y, guard_rows.y]))
         else:
-            calibrator, guard_rows = None, prepared.train
+            calibrator, guard_rows = _calibrate_in_folds(schema, folds, prepared), prepared.train
             strangeness, strange = learn_strangeness_in_folds(prepared.train.encoded.x, prepared.folds)
             usual = torch.from_numpy(~strange)
     remarks = learner.words + list(
         dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning))
     )
 
-    def predict(encoded: Encoded) -> Any:
+    def predict(encoded: Encoded) -> Predictive:
         return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
 
     if tolerance is None:
@@ -351,21 +358,32 @@ def _known(part: TablePart) -> TablePart:
     return TablePart(Encoded(part.encoded.x[keep]), part.y[keep])
 
 
-def _calibrate(fitted: Fitted, schema: Schema, known: TablePart) -> Any:
+def _calibrate(schema: Schema, predictive: Predictive | None, y: torch.Tensor, least: int) -> Any:
     """A temperature for classes, a factor on the spread for real numbers, nothing for counts."""
-    kind = kind_of(schema)
-    rule = kind.calibration()
-    if rule is None:
+    rule = kind_of(schema).calibration()
+    if rule is None or predictive is None:
         return None
-    if len(known) < CALIBRATE:
-        words = f"{len(known)} rows are too few to calibrate on (at least {CALIBRATE}): left as the network has it."
+    if len(y) < least:
+        words = f"{len(y)} rows are too few to calibrate on (at least {least}): left as the network has it."
         warnings.warn(words, TemperanceWarning, stacklevel=2)
         return None
     try:
-        return rule.fit(predict_encoded(fitted, known.encoded), kind.model_targets(schema, known.y))
+        return rule.fit(predictive, y)
     except DataError as error:
         warnings.warn(f"not calibrated: {error}", TemperanceWarning, stacklevel=2)
         return None
+
+
+def _calibrate_in_folds(schema: Schema, folds: Sequence[tuple[Schema, Fitted]], prepared: Prepared) -> Any:
+    """The same from what the models of the folds say of rows that they have not seen. It changes what is predicted and
+    no promise: these are made, of the same rows, before calibration."""
+    assert prepared.folds is not None
+    said, known = [], []
+    for k, (own, fitted) in enumerate(folds):
+        rows = prepared.folds == k
+        said.append(predict_encoded(fitted, Encoded(prepared.train.encoded.x[rows])))
+        known.append(kind_of(own).model_targets(own, prepared.train.y[rows]))
+    return _calibrate(schema, joined_predictive(said), torch.cat(known), _CALIBRATE_IN_FOLDS)
 
 
 def baseline_of(prepared: Prepared) -> torch.Tensor:

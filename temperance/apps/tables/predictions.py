@@ -57,6 +57,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
         for rows, part in parts:
             for name, values in _columns_of(run, part).items():
                 made.setdefault(name, np.empty(total, dtype=values.dtype))[rows] = values
+    made["epistemic_share"][strange] = 1.0  # whatever the model says of them is extrapolation
     ask = made["ask_a_human"] | strange
     ask[unsure] = True
     made["ask_a_human"] = np.where(ask, "yes", "no").astype(object)
@@ -72,10 +73,20 @@ def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
 def _columns_of(run: TableRun, encoded: Encoded) -> dict[str, NDArray[Any]]:
     guard, predictive = run.guard_at(encoded), run.predictive_of(encoded)
     made, known, total = kind_of(run.schema).columns(run.schema, guard, predictive, bool(encoded.unknown))
-    share = np.divide(known, total, out=np.zeros_like(total), where=total > 0)
-    made["epistemic_share"] = np.clip(share, 0.0, 1.0)
+    made["epistemic_share"] = epistemic_share(known, total)
     made["ask_a_human"] = guard.asks(predictive)
     return made
+
+
+def epistemic_share(epistemic: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The part of the uncertainty that more data would remove: 0 where there is none at all, 1 where it has no bound.
+
+    >>> epistemic_share(np.array([1.0, 0.0, 5.0]), np.array([4.0, 0.0, np.inf])).tolist()
+    [0.25, 0.0, 1.0]
+    """
+    finite = np.isfinite(total) & (total > 0)
+    share = np.divide(epistemic, total, out=np.zeros_like(total), where=finite)
+    return np.where(np.isfinite(total), np.clip(share, 0.0, 1.0), 1.0)
 
 
 def _flag_texts(run: TableRun, encoded: Encoded, strange: NDArray[np.bool_]) -> NDArray[Any]:

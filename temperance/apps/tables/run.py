@@ -106,7 +106,10 @@ class TableRun:
 
     def guard_at(self, encoded: Encoded) -> Guard:
         """The promises for these rows: those of a small table ask the models of all folds."""
-        return self.guard.beside([in_units(own, predict_encoded(fit, encoded)) for own, fit in self._fold_fits])
+        if not self.state.folds:
+            return self.guard
+        plain = in_units(self.schema, predict_encoded(self.fitted, encoded))
+        return self.guard.beside(plain, [in_units(own, predict_encoded(fit, encoded)) for own, fit in self._fold_fits])
 
     def with_guard(
         self,

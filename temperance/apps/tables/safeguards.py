@@ -39,10 +39,12 @@ class Guard(Value):
     conformal: Any
     deferral: Deferral
     per_class: bool = False
+    plain: Any = None
 
-    def beside(self, folds: Sequence[Predictive]) -> Guard:
-        """The same for rows of which the models of the folds say this; of a table without folds, itself."""
-        return replace(self, conformal=AtFolds(self.conformal, folds)) if folds else self
+    def beside(self, plain: Predictive, folds: Sequence[Predictive]) -> Guard:
+        """The same for rows of which the models of the folds say this, and the model of all rows ``plain``, before it
+        was calibrated: the rows that promise have calibrated it, so promises know nothing of that."""
+        return replace(self, conformal=AtFolds(self.conformal, folds), plain=plain)
 
     def interval(self, predictive: ValuePredictive) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends; of counts the whole numbers inside, which lose nothing."""
@@ -66,7 +68,7 @@ class Guard(Value):
 
     def asks(self, predictive: Predictive) -> NDArray[np.bool_]:
         """Rows on which to ask a human."""
-        return self.deferral(predictive).cpu().numpy()
+        return self.deferral(predictive if self.plain is None else self.plain).cpu().numpy()
 
 
 NO_GUARD = Guard(0.9, 0.05, 1.0, None, Deferral(-math.inf, "confidence", 0.05, 0.95, 0.0, 0, 0, 0))
