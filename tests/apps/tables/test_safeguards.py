@@ -79,7 +79,7 @@ def test_rows_that_chose_when_to_stop_give_no_promises() -> None:
     made = fit_table(coins(400), "y", method=stopping, epochs=10, folds=0, progress=False)
     assert len(made.state.guard_x) == 40
     assert made.fitted.held_out is not None
-    chose = {tuple(row) for row in made.fitted.held_out.x.tolist()}
+    chose = {tuple(row) for row in torch.as_tensor(made.fitted.held_out.x).tolist()}
     assert not chose & {tuple(row) for row in made.state.guard_x.tolist()}
 
 
