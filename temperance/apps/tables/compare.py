@@ -183,7 +183,11 @@ def _one(
             )  # fmt: skip
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
             found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
-            batch = len(prepared.train) if method.facts().reads == "full" else training(len(prepared.train))[1]
+            batch = (
+                len(prepared.train)
+                if method.facts().reads == "full"
+                else training(len(prepared.train), prepared.schema.outcome)[1]
+            )
             line.gradients += method.facts().cost.gradients_per_step * run.fitted.info.steps * batch / seeds
             line.seconds += run.fitted.info.seconds / seeds
     except (TemperanceError, RuntimeError, ArithmeticError) as error:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, training
+from temperance.apps.recipes import DEFAULT_METHOD, method_named, table_target, threads_for, training
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
 from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
@@ -162,7 +162,7 @@ def fit_prepared(
     schema, words = prepared.schema, list(prepared.notices)
     check_epochs(epochs)
     check_new_names(schema, list(prepared.test_frame.columns))
-    proposed, batch = training(len(prepared.train))
+    proposed, batch = training(len(prepared.train), schema.outcome)
     if method.facts().reads == "full":
         proposed = _FULL_STEPS
     length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
@@ -324,7 +324,8 @@ class _Learner:
             if self.prepared.folds is not None:
                 rows, stop = _apart(rows, seed)
             held_out = self.prepared.data(stop, schema)
-        fitted = fit(
+        with threads_for(self.batch_size * max(HIDDEN) * self.method.facts().streams):
+            fitted = fit(
             target, self.method, self.prepared.data(rows, schema), epochs=self.epochs, batch_size=self.batch_size,
             seed=seed, progress=self.progress, checkpoint=path, held_out=held_out,
         )  # fmt: skip
