@@ -161,7 +161,7 @@ def _in_folds(
     tell(
         f"few rows: none are held back. {made} more models, each trained without one fold, say how far off predictions "
         "are on rows that a model has not seen; intervals and sets are made with all of them (CV+). Such promises hold "
-        "in practice; what can be proved of them is weaker (of 90 % intervals, 80 %) than of rows held back (--folds 0)."
+        "in practice; what can be proved is weaker (of 90 % intervals, 80 %) than of rows held back (--folds 0)."
     )
     if groups is not None:
         found = groups.iloc[train].nunique(dropna=False)

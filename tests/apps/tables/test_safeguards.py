@@ -201,3 +201,22 @@ def test_a_logarithm_that_there_is_not_is_refused() -> None:
         fit_table(frame.assign(price=frame["price"] - 100), "price", method="map", epochs=1, log=True, progress=False)
     with pytest.raises(tp.errors.ArgumentError, match="`log` is for positive numbers"):
         fit_table(coins(60), "y", method="map", epochs=1, log=True, progress=False)
+
+
+def test_a_small_table_interrupted_among_its_folds_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, settings = coins(60), {"method": "map", "epochs": 3, "progress": False}
+    calls: list[int] = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return fit(*arguments, **options)
+
+    whole = fit_table(frame, "y", out=tmp_path / "whole", **settings)  # type: ignore[arg-type]
+    monkeypatch.setattr(fitting, "fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit_table(frame, "y", out=tmp_path / "run", **settings)  # type: ignore[arg-type]
+    again = fit_table(frame, "y", out=tmp_path / "run", resume=True, **settings)  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(again.predict(frame), whole.predict(frame))
+    pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame), whole.predict(frame))
