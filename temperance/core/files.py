@@ -132,13 +132,13 @@ def holding(folder: Path, argument: str, patience: float = 3.0) -> Iterator[None
     >>> with holding(place, "checkpoint"), holding(place, "checkpoint", patience=0.0):
     ...     pass
     Traceback (most recent call last):
-    temperance.core.errors.StoreError: `checkpoint` ... is being written by another run ...
+    temperance.core.errors.StoreError: `checkpoint` ... is being written by another run...
     """
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"`{argument}` must be a folder that can be written; {str(folder)!r}: {error}.") from error
+        raise StoreError(f"`{argument}`: the run could not be written to {str(folder)!r}: {error}.") from error
     try:
         with _locked(folder, argument, patience):
             yield
@@ -155,7 +155,11 @@ def _locked(folder: Path, argument: str, patience: float) -> Iterator[None]:
         return
     import fcntl
 
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that cannot be opened cannot be locked; whether it can be written shows soon
+        yield
+        return
     deadline = time.monotonic() + patience
     try:
         while True:

@@ -58,14 +58,15 @@ def row_uniforms(inputs: Inputs, seed: int) -> Tensor:
         data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))
         words = np.ascontiguousarray(data).view(np.uint64)
         salt = np.array([derive_seed(seed, "row", place)], np.uint64)
-        keys = _scattered(salt + np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN)
+        places = np.arange(1, words.shape[1] + 1).astype(np.uint64)
+        keys = _scattered(salt + places * np.array([_GOLDEN], np.uint64))
         found = _scattered(words ^ keys).sum(1, dtype=np.uint64) + salt
         total = found if total is None else _scattered(total) + found
     assert total is not None
     return torch.from_numpy((_scattered(total) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def _scattered(words: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:

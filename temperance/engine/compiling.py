@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +11,11 @@ from typing import Any
 import torch
 
 from temperance.core.errors import TemperanceWarning
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which ``torch.compile`` needs on a CPU."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++", "c++"))
 
 
 class Compiled:

@@ -195,10 +195,6 @@ class Inference(Value, ABC, Generic[State]):
         """Whether several members can be the rows of one state; if not, they are run one after the other."""
         return False
 
-    def for_epochs(self, epochs: int) -> Inference[Any]:
-        """The method as it suits a run of so few epochs: itself, unless its settings ask for more than there is."""
-        return self
-
     def on_part(self, subset: Any) -> Inference[Any] | None:
         """The method that does for a part of the network what this one does for all of it, where that is more than to
         run on a target of the part alone: the Laplace family trains everything and spreads the part."""

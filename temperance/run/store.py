@@ -243,10 +243,12 @@ def check_place(path: str | Path) -> Path:
 
 
 def held(path: str | Path | None, argument: str = "path") -> contextlib.AbstractContextManager[None]:
-    """Have the folder of a run to oneself, after :func:`check_place`; nothing for ``None``."""
+    """Have the folder of a run to oneself; nothing for ``None``. What is in it is for others to look at."""
     if path is None:
         return contextlib.nullcontext()
-    return files.holding(check_place(path), argument)
+    if not isinstance(path, str | Path) or Path(path).is_file():
+        check_place(path)
+    return files.holding(Path(path), argument)
 
 
 def is_run(folder: Path) -> bool:

@@ -19,13 +19,20 @@ from temperance.testing.problems import (
     linear_gaussian,
     skewed_counts,
 )
-from temperance.testing.tolerance import assert_moments, critical_value, moment_errors
+from temperance.testing.tolerance import (
+    InconclusiveError,
+    assert_moments,
+    critical_value,
+    draws_needed,
+    moment_errors,
+)
 
 __all__ = [
     "Check",
     "CheckFailure",
     "ClosedForm",
     "Composition",
+    "InconclusiveError",
     "LinearLeaves",
     "Quadrature",
     "Report",
@@ -37,6 +44,7 @@ __all__ = [
     "check_prior",
     "conjugate_regression",
     "critical_value",
+    "draws_needed",
     "examine_composition",
     "linear_gaussian",
     "moment_errors",

@@ -17,6 +17,10 @@ import scipy.stats
 from torch import Tensor
 
 
+class InconclusiveError(AssertionError):
+    """There are too few draws to tell right from wrong, which is no pass."""
+
+
 @dataclass(frozen=True)
 class MomentErrors:
     """Deviations of a sample's moments from given ones, in standard errors."""
@@ -39,6 +43,17 @@ def critical_value(comparisons: int, false_alarm: float = 1e-6) -> float:
     return float(scipy.stats.norm.isf(false_alarm / (2 * comparisons)))
 
 
+def draws_needed(comparisons: int, false_alarm: float = 1e-6) -> int:
+    """How many independent draws it takes to see, nearly always, a variance that is twice what it should be.
+
+    It is off by √((n − 1)/2) standard errors then, give or take twice two of them.
+
+    >>> draws_needed(152)
+    194
+    """
+    return math.ceil(1 + 2 * (critical_value(comparisons, false_alarm) + 4) ** 2)
+
+
 def moment_errors(draws: Tensor, mean: Tensor, covariance: Tensor, ess: float | None = None) -> MomentErrors:
     """Deviations of ``draws`` (n × P) from N(mean, covariance), in standard errors."""
     draws, mean, covariance = draws.double(), mean.double(), covariance.double()
@@ -54,10 +69,13 @@ def moment_errors(draws: Tensor, mean: Tensor, covariance: Tensor, ess: float | 
 def assert_moments(
     draws: Tensor, mean: Tensor, covariance: Tensor, *, ess: float | None = None, false_alarm: float = 1e-6
 ) -> None:
-    """Raise ``AssertionError`` if the draws' mean or covariance is not what it should be, beyond Monte-Carlo error."""
-    errors = moment_errors(draws, mean, covariance, ess)
+    """Raise ``AssertionError`` if the draws' mean or covariance is not what it should be, beyond Monte-Carlo error; and
+    :class:`InconclusiveError` where they are worth too few to see a covariance twice what it should be."""
     size = len(mean)
-    limit = critical_value(size + size * (size + 1) // 2, false_alarm)
+    comparisons = size + size * (size + 1) // 2
+    limit, least = critical_value(comparisons, false_alarm), draws_needed(comparisons, false_alarm)
+    worth = float(len(draws) if ess is None else ess)
+    errors = moment_errors(draws, mean, covariance, max(2.0, worth))
     problems = []
     for name, deviation in (("mean", errors.mean), ("covariance", errors.covariance)):
         worst = float(deviation.abs().max())
@@ -65,5 +83,11 @@ def assert_moments(
             place = int(deviation.abs().nan_to_num(math.inf).argmax())
             where = place if name == "mean" else divmod(place, size)
             problems.append(f"{name} at {where} is {worst:.1f} standard errors off (at most {limit:.1f})")
-    if problems:
+    if problems and worth >= 2.0:
         raise AssertionError("; ".join(problems) + f"; from {len(draws)} draws")
+    if not worth >= least:
+        more = math.ceil(least / max(worth, 0.1)) if worth > 0 else least
+        raise InconclusiveError(
+            f"inconclusive: {len(draws)} draws, worth {worth:.1f}, are too few to see a covariance twice what it "
+            f"should be, for which it takes {least}: give {more:,} times as many."
+        )

@@ -13,6 +13,7 @@ from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.defer import Deferral, choose_threshold, clopper_pearson, defer_at
 from temperance.decide.doubt import doubt
 from temperance.decide.ood import OODDetector, ood_score, ood_threshold
+from temperance.predict import from_outputs
 from tests.decide.helpers import labelled as _classes
 
 from .helpers import classes_from, random_logits, values_from
@@ -67,7 +68,39 @@ def test_the_test_is_the_binomial_one():
 def test_ties_are_answered_or_deferred_together():
     value = torch.cat([torch.zeros(200), torch.ones(200)]).double()
     wrong = torch.cat([torch.zeros(200), torch.ones(200)]).bool()
-    assert choose_threshold(value, wrong, 0.05, 0.01, 16) == 1.0
+    assert choose_threshold(value, wrong, 0.05, 0.01, 16) == pytest.approx(1.0, abs=2e-5)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-8, 1e8])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_rows_answered_are_the_rows_tested_in_any_unit(unit, ties):
+    """Doubt of numbers is in the user's units; what is saturated in float32 is a few roundings apart."""
+    rng = torch.Generator().manual_seed(0)
+    spread = torch.rand(400, generator=rng) + (0.1 if ties else 0.0)
+    spread = (spread * 10).round() / 10 if ties else spread
+    scaled = from_outputs(
+        torch.zeros(400, 2).index_copy(1, torch.tensor([1]), (spread * unit).log().unsqueeze(1)),
+        tp.HeteroscedasticNormal(),
+    )
+    wrong = torch.rand(400, generator=rng) < 0.3 * spread**4
+    rule = defer_at(scaled, torch.zeros(400, 1), risk=0.1, score="std", error=wrong)
+    answered = ~rule(scaled)
+    assert rule.answers
+    assert int(answered.sum()) == rule.answered == round(400 * rule.coverage)
+    assert int(wrong[answered].sum()) == rule.errors
+
+
+def test_rows_a_rounding_apart_stay_on_their_sides():
+    value = torch.cat([torch.zeros(300), torch.full((100,), 6e-8)]).double()
+    wrong = torch.cat([torch.zeros(300), torch.ones(100)]).bool()
+    found = choose_threshold(value, wrong, 0.05, 0.01, 16)
+    assert found is not None
+    assert torch.equal(value < found, ~wrong)
+    close = torch.cat([torch.ones(300), torch.ones(100)]).double()
+    close[300:] = math.nextafter(1.0, 2.0)
+    found = choose_threshold(close, wrong, 0.05, 0.01, 16)
+    assert found is not None
+    assert torch.equal(close < found, ~wrong)
 
 
 @pytest.fixture(scope="module")

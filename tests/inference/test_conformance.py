@@ -30,25 +30,25 @@ DECAY = {"scheduler": torch.optim.lr_scheduler.ExponentialLR, "scheduler_args": 
 PAIRS = {"samples": 16, "antithetic": True}
 LEARNED = {"steps": 800, "noise": 5.0, "tolerance": 0.2, "draws": 500}
 
-ROUND = {"steps": 200, "noise": 5.0}
-BRIEF = {"steps": 4, "noise": 5.0}
+ROUND = {"steps": 60, "noise": 5.0, "draws": 250, "temperatures": (0.5,)}  # so many chains, the last place of each
+BRIEF = {"steps": 4, "noise": 5.0, "temperatures": ()}  # their law is looked at in the row of the kernel
 SETTLED = {"steps": 200, "draws": 200, "settled": True}
 
 TABLE = {
-    "HMC": (tp.Collect(tp.HMC(step_size=0.15, length=8), burn=0.1, every=1), ROUND),
+    "HMC": (tp.HMC(step_size=0.15, length=8), ROUND),
     "HMC, of a set time": (tp.Ensemble(tp.Collect(tp.HMC(step_size=0.15, time=0.5), burn=1, every=1), 2), BRIEF),
-    "NUTS": (tp.Collect(tp.NUTS(step_size=0.2), burn=0.1, every=1), ROUND),
+    "NUTS": (tp.NUTS(step_size=0.2), {**ROUND, "steps": 30}),
     "Chains of NUTS, batched": (tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.1), burn=1, every=1), 2), BRIEF),
     "Chains of NUTS, one by one": (
         tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.1), burn=1, every=1), 2, batched=False),
         BRIEF,
     ),
     "Warmup of NUTS": (tp.Ensemble(tp.Collect(tp.Warmup(tp.NUTS(), 1, mass="none"), every=1), 2), BRIEF),
-    "MCLMC, adjusted": (tp.Collect(tp.MCLMC(step_size=0.15, length=8), burn=0.1, every=1), ROUND),
+    "MCLMC, adjusted": (tp.MCLMC(step_size=0.15, length=8), ROUND),
     "MCLMC, unadjusted": (tp.Collect(tp.MCLMC(step_size=0.1, adjusted=False), burn=1, every=1), BRIEF),
     "Elliptical slice": (
-        tp.Collect(tp.EllipticalSlice(), burn=0.1, every=1),
-        {"steps": 1500, "noise": 10.0, "temperatures": (1.0,)},
+        tp.EllipticalSlice(),
+        {"steps": 120, "draws": 250, "noise": 10.0, "temperatures": (0.5,)},
     ),
     "SVGD": (tp.SVGD(3, lr=0.1), {"steps": 3}),
     "RepulsiveEnsemble": (tp.RepulsiveEnsemble(3, lr=0.1), {"steps": 3}),
@@ -59,8 +59,8 @@ TABLE = {
         {"steps": 4},
     ),
     "Tempered": (
-        tp.Collect(tp.Tempered(tp.HMC(step_size=0.15, length=8), tp.ladder(3.0, 3)), burn=0.1, every=1),
-        {**ROUND, "temperatures": (0.3,)},
+        tp.Tempered(tp.HMC(step_size=0.15, length=8), tp.ladder(3.0, 3)),
+        ROUND,
     ),
     "MAP, SGD with momentum": (FAST, {"steps": 400}),
     "MAP, Adam with a schedule": (
@@ -125,12 +125,15 @@ TABLE = {
     "Leimkuhler–Matthews": (tp.LeimkuhlerMatthews(lr=0.03), SETTLED),
     "SGNHT": (tp.SGNHT(lr=0.01), {"steps": 10}),
     "PSGLD": (tp.PSGLD(lr=0.01), {"steps": 10}),
-    "GGMC": (tp.GGMC(lr=0.03, momentum=0.98, length=3), {"steps": 2000, "temperatures": (0.5,), "settled": True}),
+    "GGMC": (tp.GGMC(lr=2.0, momentum=0.8, length=8), {"steps": 700, "noise": 5.0, "temperatures": (0.5,)}),
     "GGMC, on batches": (
-        tp.GGMC(lr=0.01, momentum=0.95, length=2, batch_size=20),
-        {"steps": 1500, "temperatures": (0.5,), "settled": True},
+        tp.GGMC(lr=0.3, momentum=0.9, length=6, batch_size=30),
+        {"steps": 2000, "noise": 5.0, "temperatures": (0.5,)},
     ),
-    "Collect": (tp.Collect(tp.BAOAB(lr=0.04, momentum=0.95), burn=0.05, every=2), {"steps": 4000, "settled": True}),
+    "Collect": (
+        tp.Collect(tp.BAOAB(lr=2.0, momentum=0.7), burn=0.05, every=2),
+        {"steps": 4000, "noise": 5.0, "temperatures": (0.5,)},
+    ),
     "Collect, all at once": (tp.Ensemble(tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1), 3, batched=True), {"steps": 4}),
     "Cyclical": (tp.Cyclical(tp.SGHMC(lr=0.1), cycle=1, start=1, ramp=1, explore=0.5), {"steps": 10}),
     "Collect at cycle ends": (

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import temperance as tp
-from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.errors import ArgumentError, DataError, NumericalError, TemperanceWarning
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4
 
@@ -180,3 +181,88 @@ def test_wrong_kinds_of_arguments():
         tp.fit(target(), tp.MAP(), (X, Y), epochs=1, every=-1)
     with pytest.raises(ArgumentError, match="`component`"):
         tp.fit(target(), tp.Ensemble(tp.MAP(), 2), (X, Y), epochs=1).network()
+
+
+# ---------------------------------------------------------------------- a network that comes trained
+
+
+def trained_regression(likelihood=None):
+    torch.manual_seed(0)
+    x = torch.randn(300, 3)
+    y = 5 * x[:, :1] + 0.4 * torch.randn(300, 1)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.05), nn.Linear(4, 1))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        network[0].weight[0, 0] = network[2].weight[0, 0] = 5**0.5
+    return tp.Target(network, likelihood or tp.Normal(), tp.GaussianPrior(3.0)), network, (x, y)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [tp.Laplace(), tp.MCDropout(), tp.On(tp.last_layer, tp.Laplace()), tp.Laplace(curvature=tp.KFAC())],
+    ids=["Laplace", "MCDropout", "On", "KFAC"],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_without_training_the_noise_is_that_of_the_residuals(method, given):
+    target, network, data = trained_regression()
+    with pytest.warns(TemperanceWarning, match=r"learns its noise.*it was set to 0\.3"):
+        fitted = tp.fit(target, method, data, start=network if given else None)
+    noise = fitted.predict(data[0]).aleatoric_variance().sqrt()
+    residuals = (network.eval()(data[0]) - data[1]).square().mean().sqrt()
+    assert float(noise.mean()) == pytest.approx(float(residuals), rel=0.02)
+    if isinstance(method, tp.Laplace):
+        coverage = fitted.evaluate(data)["coverage_90"]
+        assert 0.85 < coverage < 0.95
+
+
+def test_the_noise_is_the_most_probable_one_given_the_residuals():
+    """n residuals r and log σ ~ N(0, 1): n − Σ r²/σ² + log σ = 0; of several columns, each for itself."""
+    rng = torch.Generator().manual_seed(0)
+    outputs = torch.zeros(20, 2)
+    y = torch.randn(20, 2, generator=rng) * torch.tensor([0.1, 30.0])
+    target = tp.Target(nn.Linear(3, 2), tp.Normal(num_outputs=2), tp.GaussianPrior(1.0))
+    for temperature in (1.0, 2.5):
+        tempered = tp.Target(
+            target.network, target.likelihood, target.prior, likelihood_temperature=temperature
+        ).settled(outputs, y)
+        (log_scale,) = (value.double() for value in tempered.learned_start.values())
+        gradient = (20 - y.double().square().sum(0) / (2 * log_scale).exp()) / temperature + log_scale
+        assert torch.allclose(gradient, torch.zeros(2, dtype=torch.float64), atol=1e-3)
+    heavy = tp.Target(nn.Linear(3, 1), tp.StudentT(df=4.0), tp.GaussianPrior(1.0))
+    far = torch.distributions.StudentT(4.0).sample((4000, 1)) * 0.2
+    (found,) = heavy.settled(torch.zeros(4000, 1), far).learned_start.values()
+    assert float(found.exp()) == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_trained_start_begins_with_its_own_noise_and_a_vector_keeps_what_it_says():
+    target, network, data = trained_regression()
+    fitted = tp.fit(target, tp.MAP(lr=1e-9), data, start=network, steps=1)
+    assert float(fitted.posterior.theta[-1].exp()) == pytest.approx(0.37, rel=0.1)
+    theta = fitted.posterior.theta.clone()
+    theta[-1] = 1.0
+    kept = tp.fit(target, tp.Laplace(), data, start=theta)
+    assert float(kept.posterior.mean[-1]) == 1.0
+
+
+def test_the_loss_of_an_epoch_counts_rows_not_batches():
+    x, y = torch.zeros(11, 1), torch.tensor([0.0] * 10 + [10.0]).unsqueeze(1)
+    target = tp.Target(nn.Linear(1, 1, bias=False), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.MAP(lr=1e-9), (x, y), epochs=3, batch_size=10)
+    exact = 0.5 * 100 / 11 + 0.5 * math.log(2 * math.pi)
+    assert fitted.info.losses == pytest.approx([exact] * 3)
+    bound = tp.fit(target, tp.Variational(lr=1e-9), (x, y), epochs=3, batch_size=10)
+    once = tp.fit(target, tp.Variational(lr=1e-9), (x, y), epochs=3, batch_size=11)
+    assert bound.info.elbos == pytest.approx(once.info.elbos, rel=1e-4)
+    natural = tp.fit(target, tp.IVON(lr=1e-9), (x, y), epochs=2, batch_size=10)
+    whole = tp.fit(target, tp.IVON(lr=1e-9), (x, y), epochs=2, batch_size=11)
+    assert natural.info.losses[0] == pytest.approx(whole.info.losses[0], rel=1e-4)
+    assert natural.info.elbos[0] == pytest.approx(whole.info.elbos[0], rel=1e-2)
+
+
+def test_targets_whose_squares_are_infinite_are_refused():
+    target, _, (x, y) = trained_regression()
+    y = y.clone()
+    y[3] = 1e30
+    with pytest.raises(DataError, match=r"squares float32 can hold; got 1e\+30.*standardise"):
+        tp.fit(target, tp.Laplace(), (x, y))

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.core.errors import ArgumentError
+from temperance.core.errors import ArgumentError, TemperanceWarning
+from temperance.engine.compiling import has_compiler
+from temperance.run import sample as sample_room
 from temperance.testing.inference import _Stopped, _stopped_after
 
 
@@ -111,3 +113,105 @@ def test_bad_input(options, message):
 def test_a_density_of_ones_own_has_no_prior_for_an_ellipse():
     with pytest.raises(ArgumentError, match="must be Gaussian with independent weights for EllipticalSlice"):
         tp.sample(lambda theta: -theta.square().sum(), torch.zeros(2), tp.EllipticalSlice(), draws=5, warmup=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*transitions diverged")
+def test_places_where_the_density_raises_are_rejected_counted_and_said():
+    """A Cholesky factor that does not exist on the wrong side of −1, and an error that is the user's own."""
+
+    def by_cholesky(theta):
+        root = torch.linalg.cholesky(torch.eye(2, dtype=theta.dtype) * (1 + theta[0]))
+        return -0.5 * theta.square().sum() + 0.0 * root.sum()
+
+    def raises(theta):
+        if float(theta[0]) < -1:
+            raise ValueError("outside")
+        return -0.5 * theta.square().sum()
+
+    plain = tp.sample(
+        lambda theta: torch.where(theta[0] < -1, -torch.inf, -0.5 * theta.square().sum()),
+        torch.zeros(2, dtype=torch.float64), tp.HMC(step_size=0.6, length=4), draws=300, warmup=0, progress=False,
+    )  # fmt: skip
+    for density, what in ((by_cholesky, "LinAlgError"), (raises, "ValueError: outside")):
+        with pytest.warns(TemperanceWarning, match=rf"`log_density` raised at \d+ trial places.*{what}"):
+            found = tp.sample(
+                density, torch.zeros(2, dtype=torch.float64), tp.HMC(step_size=0.6, length=4), draws=300, warmup=0,
+                progress=False,
+            )  # fmt: skip
+        assert torch.allclose(found.theta, plain.theta)
+        assert any("trial places" in remark for remark in found.fitted.info.remarks)
+    with pytest.raises(TypeError):  # no number is at fault here
+        tp.sample(lambda theta: theta.sum() + "a", torch.zeros(2), tp.NUTS(), draws=5, warmup=150)
+
+
+def test_draws_print_a_summary():
+    found = tp.sample(round_one, torch.zeros(2), tp.NUTS(), draws=50, warmup=150, progress=False)
+    text = repr(found)
+    assert "4 chains × 50 draws of 2 numbers" in text
+    assert "theta[1]" in text
+    assert "R-hat" in text
+    assert "tensor(" not in text
+    many = tp.sample(lambda t: -0.5 * t.square().sum(), torch.zeros(30), tp.HMC(0.1, 2), draws=8, progress=False)
+    assert "… and 20 more" in repr(many)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+def test_machine_code_gives_the_same_numbers(monkeypatch):
+    """Chains that need another number of rows at a time, and places that are impossible."""
+
+    def density(theta):
+        return torch.where(theta[0] < -1.5, -torch.inf, -0.5 * (theta * torch.tensor([1.0, 3.0])).square().sum())
+
+    energies = sample_room._DensityEnergies(density, 2, sample_room._Failures(), rows=4)
+    plain = sample_room._DensityEnergies(density, 2, sample_room._Failures())
+    places = torch.tensor([[0.3, -1.0], [-2.0, 0.1], [1.0, 1.0], [0.0, 0.0], [5.0, 2.0]])
+    for theta in (places[:4], places[:4], places[1:3], places[:1], places):
+        slopes = [torch.full_like(theta, torch.nan) for _ in range(2)]
+        values = [part(theta, slope) for part, slope in zip((energies, plain), slopes, strict=True)]
+        assert torch.allclose(*values)
+        assert torch.allclose(*slopes)
+    assert energies.compiled.in_use == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "pays"),
+    [
+        (tp.NUTS(), {}, True),
+        (tp.NUTS(), {"draws": 100, "warmup": 200}, False),
+        (tp.HMC(step_size=0.1, length=50), {"draws": 1000}, True),
+        (tp.SGLD(lr=0.1), {"draws": 1000}, False),
+    ],
+)
+def test_long_runs_are_compiled_where_there_is_a_compiler(monkeypatch, method, options, pays):
+    class Asked(Exception):
+        pass
+
+    asked = []
+
+    def network(density, start, rows=None):
+        asked.append(rows)
+        raise Asked
+
+    monkeypatch.setattr(sample_room, "_DensityNetwork", network)
+    for there in (True, False):
+        monkeypatch.setattr(sample_room, "has_compiler", lambda there=there: there)
+        with pytest.raises(Asked):
+            tp.sample(round_one, torch.zeros(2), method, **options)
+    for wanted in (True, False):
+        with pytest.raises(Asked):
+            tp.sample(round_one, torch.zeros(2), method, compile=wanted, **options)
+    assert asked == [4 if pays else None, None, 4, None]
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch):
+    def broken(function, **options):
+        def call(*args):
+            raise RuntimeError("no compiler today")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    options = {"draws": 20, "warmup": 150, "progress": False, "chains": 2}
+    with pytest.warns(TemperanceWarning, match="torch.compile did not work here .no compiler today"):
+        found = tp.sample(round_one, torch.zeros(2), tp.NUTS(), compile=True, **options)
+    assert torch.allclose(found.theta, tp.sample(round_one, torch.zeros(2), tp.NUTS(), compile=False, **options).theta)

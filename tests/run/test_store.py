@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_the_old_run_as_it_was(tmp_path, monkeypatch, fails_a
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(StoreError):
         new.save(fresh)
-    assert not any(fresh.iterdir())
+    assert not fresh.exists()
 
 
 def test_saving_again_replaces_the_run_and_leaves_no_litter(tmp_path):

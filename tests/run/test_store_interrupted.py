@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from pathlib import Path
+import stat
 
 import pytest
 import torch
@@ -17,14 +17,15 @@ from tests.run.saved import X, Y, fitted_run, network, same, target_of
 
 
 def _raise_in_folder_sync(monkeypatch, error: BaseException) -> None:
-    real_open = os.open
+    real_sync, folders = os.fsync, []
 
-    def refuses(path, flags, *rest, **options):
-        if Path(path).is_dir():
+    def refuses(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            folders.append(handle)
             raise error
-        return real_open(path, flags, *rest, **options)
+        return real_sync(handle)
 
-    monkeypatch.setattr(files.os, "open", refuses)
+    monkeypatch.setattr(files.os, "fsync", refuses)
 
 
 def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from temperance.testing import assert_moments, conjugate_regression, critical_value, linear_gaussian, skewed_counts
+from temperance.testing import (
+    InconclusiveError,
+    assert_moments,
+    conjugate_regression,
+    critical_value,
+    draws_needed,
+    linear_gaussian,
+    skewed_counts,
+)
 
 MEAN = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 ROOT = torch.tensor([[1.0, 0, 0], [0.9, 0.3, 0], [-0.5, 0.2, 2.0]], dtype=torch.float64)
@@ -48,6 +56,32 @@ def test_fewer_effective_draws_widen_the_tolerance():
     with pytest.raises(AssertionError):
         assert_moments(sample, MEAN, COVARIANCE)
     assert_moments(sample, MEAN, COVARIANCE, ess=500)
+
+
+def test_too_few_draws_are_no_pass():
+    """Right ones, and ones that are four times too wide: neither can be told from the other."""
+    for spread in (1.0, 2.0):
+        few = MEAN + spread * (draws(30, 0) - MEAN)
+        with pytest.raises(InconclusiveError, match=r"30 draws, worth 1\.0, .* takes \d+: give \d+ times as many"):
+            assert_moments(few, MEAN, COVARIANCE, ess=1.0)
+    with pytest.raises(InconclusiveError):
+        assert_moments(draws(20_000, 0), MEAN, COVARIANCE, ess=float("nan"))
+    with pytest.raises(AssertionError, match="mean at"):  # what is wrong beyond doubt is said, however few there are
+        assert_moments(draws(30, 0) + 1e3, MEAN, COVARIANCE)
+
+
+def test_as_many_draws_as_are_asked_for_see_a_variance_twice_too_large():
+    enough = draws_needed(9)
+    seen = 0
+    for seed in range(200):
+        try:
+            assert_moments(MEAN + 2**0.5 * (draws(enough, seed) - MEAN), MEAN, COVARIANCE)
+        except AssertionError as error:
+            seen += "covariance" in str(error)
+    assert seen > 190
+    assert_moments(draws(enough, 0), MEAN, COVARIANCE)
+    with pytest.raises(InconclusiveError):
+        assert_moments(draws(enough - 1, 0), MEAN, COVARIANCE)
 
 
 def test_critical_values():

@@ -81,7 +81,7 @@ def run_demo(
         base: float | None = None
         for name, make in SHOWN.items():
             console.print(f"{name}: training on digits (seed {seed + number}) …")
-            result, predictions = _one(name, make().for_epochs(epochs), seed + number, epochs, base)
+            result, predictions = _one(name, make(), seed + number, epochs, base)
             base = base or result.time
             runs[name].append(_relative(result, base))
             if number == 0:

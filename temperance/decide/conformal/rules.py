@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -60,10 +61,13 @@ class NormalisedResidual(ConformalRule):
         return (known - base.mean().double()).abs() / base.std().double()
 
     def value_bounds(self, predictive: ValuePredictive, threshold: Tensor, level: float) -> tuple[Tensor, Tensor]:
-        """mean ± threshold · std."""
+        """mean ± threshold · std; everything where the predictive itself is not finite."""
         base, bent = predictive.symmetric()
         mean, std = base.mean().double(), base.std().double()
-        low, high = mean - threshold * std, mean + threshold * std
+        known = mean.isfinite() & std.isfinite()
+        reach = torch.where(known, threshold * std.nan_to_num(posinf=0.0), math.inf)
+        centre = mean.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        low, high = centre - reach, centre + reach
         return (low, high) if bent is None else (bent.inverse(low), bent.inverse(high))
 
 

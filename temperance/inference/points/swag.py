@@ -32,6 +32,7 @@ from temperance.linalg.operator import Covariance
 from temperance.posteriors import Gaussian, Posterior
 
 _SMALLEST = 1e-30  # a weight that never moved still needs a variance
+_RANK = 20  # deviations kept unless asked for otherwise
 
 
 @dataclass
@@ -60,7 +61,8 @@ class SWAG(Wrapper):
             becomes small, gradients grow as one over its square, and SGD at a constant rate leaps until its ReLUs are
             dead (on UCI energy: RMSE 8.0 at lr=0.02, 1.4 by Adam): Adam, whose steps have a size of their own, walks
             on. The recipes for tables use it.
-        rank: K, deviations kept (0, or at least 2).
+        rank: K, deviations kept (0, or at least 2). ``None``: 20, and where the run has fewer epochs to collect from,
+            iterates are taken more often, so that there are so many (or one at each step, of a very short run).
         start: the fraction of the run after which iterates are collected.
         every: steps between two of them; ``None``: one at the end of each epoch.
         lr: constant learning rate while collecting; ``None`` leaves it to ``base`` and its schedule.
@@ -102,23 +104,20 @@ class SWAG(Wrapper):
     base: Inference[Any] = field(
         default_factory=lambda: MAP(lr=0.01, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
     )
-    rank: int = 20
+    rank: int | None = None
     start: float = 0.5
     every: int | None = None
     lr: float | None = None
     draws: int = 30
 
-    def for_epochs(self, epochs: int) -> SWAG:
-        """Few epochs have few iterates: it takes those there are."""
-        if epochs >= 2 * self.rank + 2:
-            return self
-        if epochs < 6:
-            return replace(self, rank=2, start=0.0, every=1)
-        return replace(self, rank=max(2, epochs // 2 - 1))
+    @property
+    def most(self) -> int:
+        """How many deviations are kept at most."""
+        return _RANK if self.rank is None else self.rank
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0 or self.rank == 1:
+        if isinstance(self.most, bool) or not isinstance(self.most, int) or self.most < 0 or self.most == 1:
             raise ArgumentError(f"`rank` must be 0 (a diagonal) or at least 2, for K − 1 divides; got {self.rank!r}.")
         check_fraction(self.start, "start")
         if self.every is not None:
@@ -143,7 +142,7 @@ class SWAG(Wrapper):
     def facts(self) -> Facts:
         """The base's; mean, squares and K deviations."""
         base = super().facts()
-        return replace(base, gives=Gaussian, exact=Exactness.APPROXIMATE, cost=base.cost.plus(2 + self.rank))
+        return replace(base, gives=Gaussian, exact=Exactness.APPROXIMATE, cost=base.cost.plus(2 + self.most))
 
     # ------------------------------------------------------------------ the walk
 
@@ -151,7 +150,7 @@ class SWAG(Wrapper):
         """See :class:`Inference`."""
         base = self.base.init(engine, starts, rngs)
         theta = base.theta
-        deviations = torch.zeros(self.rank, *theta.shape, dtype=theta.dtype, device=theta.device)
+        deviations = torch.zeros(self.most, *theta.shape, dtype=theta.dtype, device=theta.device)
         return SWAGState(base, torch.zeros_like(theta), torch.zeros_like(theta), deviations)
 
     def step(self, engine: Engine, state: SWAGState, batch: Batch) -> tuple[SWAGState, Info]:
@@ -172,33 +171,45 @@ class SWAG(Wrapper):
         total, per_epoch = batch.total_steps, batch.steps_per_epoch
         if total is None or (self.every is None and per_epoch is None):
             return
-        planned = sum(
-            1 for step in range(total) if self.due(step, step / total, per_epoch and (step + 1) % per_epoch == 0)
-        )
-        if planned < max(2, self.rank):
+        planned = self.planned(total, per_epoch)
+        if planned < (2 if self.rank is None else max(2, self.rank)):
             raise ArgumentError(
-                f"`rank` must be at most the number of iterates collected; rank={self.rank}, but a run of {total} "
+                f"`rank` must be at most the number of iterates collected; rank={self.most}, but a run of {total} "
                 f"steps collects {planned} from {self.start:g} of the way on"
                 + ("" if self.every is None else f", every {self.every} steps")
                 + ". Run longer, start earlier, collect more often (`every`), or lower the rank."
             )
 
-    def due(self, step: int, progress: float, last: object) -> bool:
+    def planned(self, total: int, per_epoch: int | None) -> int:
+        """How many iterates a run of so many steps will collect."""
+        return sum(
+            self._due(step, step / total, per_epoch and (step + 1) % per_epoch == 0, total, per_epoch)
+            for step in range(total)
+        )
+
+    def _due(self, step: int, progress: float, last: object, total: int | None, per_epoch: int | None) -> bool:
         """Whether the iterate after this step is collected."""
         if progress < self.start:
             return False
-        return bool(last) if self.every is None else (step + 1) % self.every == 0
+        every = self.every
+        if every is None and self.rank is None and total and per_epoch:
+            collecting = total - int(self.start * total)
+            if collecting // per_epoch < _RANK:
+                every = max(1, collecting // _RANK)
+        return bool(last) if every is None else (step + 1) % every == 0
 
     @torch.no_grad()
     def _after(self, state: SWAGState, batch: Batch, info: Info) -> tuple[SWAGState, Info]:
-        if info.status.ok and self.due(batch.step, batch.progress, batch.last):
+        if info.status.ok and self._due(
+            batch.step, batch.progress, batch.last, batch.total_steps, batch.steps_per_epoch
+        ):
             theta = state.base.theta
             before = theta - state.mean
             state.mean.add_(before, alpha=1.0 / (state.collected + 1))
             after = theta - state.mean
             state.squares.addcmul_(before, after)  # Welford: no difference of large squares
-            if self.rank:
-                state.deviations[state.collected % self.rank] = after
+            if self.most:
+                state.deviations[state.collected % self.most] = after
             state.collected += 1
         return state, info
 
@@ -230,8 +241,8 @@ class SWAG(Wrapper):
     def _covariance(self, engine: Engine, squares: Tensor, deviations: Tensor, collected: int) -> Covariance:
         temperature = engine.temperature
         variance = (squares / collected).clamp_(min=_SMALLEST)
-        if not self.rank:
+        if not self.most:
             return DiagonalCovariance(temperature * variance)
-        kept = deviations[: min(self.rank, collected)]
+        kept = deviations[: min(self.most, collected)]
         factor = kept.T * (0.5 * temperature / (len(kept) - 1)) ** 0.5
         return LowRankCovariance((0.5 * temperature * variance).clamp_(min=_SMALLEST), factor.contiguous())

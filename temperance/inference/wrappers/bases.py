@@ -77,9 +77,9 @@ class PCA(Basis):
         check_count(self.rank, "rank")
         if not isinstance(self.base, SWAG):
             raise ArgumentError(f"`base` must be a SWAG, whose deviations are looked at; got {self.base!r}.")
-        if self.rank > self.base.rank:
+        if self.rank > self.base.most:
             raise ArgumentError(
-                f"`rank` must be at most the {self.base.rank} deviations that `base` keeps; got {self.rank}. Raise the "
+                f"`rank` must be at most the {self.base.most} deviations that `base` keeps; got {self.rank}. Raise the "
                 "rank of the SWAG."
             )
 
@@ -96,8 +96,7 @@ class PCA(Basis):
         total, per_epoch = batch.total_steps, batch.steps_per_epoch
         if total is None or (self.base.every is None and per_epoch is None):
             return
-        due = self.base.due
-        planned = sum(1 for k in range(total) if due(k, k / total, per_epoch and (k + 1) % per_epoch == 0))
+        planned = self.base.planned(total, per_epoch)
         if planned <= self.rank:
             raise ArgumentError(
                 f"`rank` must be below the number of iterates collected; rank={self.rank}, but the {total} steps of "
@@ -107,7 +106,7 @@ class PCA(Basis):
 
     def make(self, engine: Engine, start: Tensor, trained: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """See :class:`Basis`."""
-        kept = trained.deviations[: min(self.base.rank, trained.collected), 0]
+        kept = trained.deviations[: min(self.base.most, trained.collected), 0]
         if len(kept) <= self.rank and trained.collected <= self.rank:
             raise NumericalError(
                 f"{trained.collected} iterates were collected, too few for {self.rank} principal directions."

@@ -34,8 +34,8 @@ RHAT_LIMIT, RHAT_SHARE = 1.1, 0.95
 class Finding:
     """One check: ``passed`` is ``None`` where it could not be judged, ``remedy`` empty where nothing is to be done.
 
-    ``inconclusive``: it was measured, and chance alone could have made more of it than what is looked for. A run with
-    such a check has not passed; one that merely has no such thing (momenta, a trace) may.
+    ``inconclusive``: it was measured, and chance alone could have made more of it than what is looked for; of a run
+    that merely has no such thing (momenta, a trace) it is not true.
     """
 
     name: str
@@ -172,9 +172,10 @@ def _judge(name: str, found: Temperatures, low: float, high: float, most: float,
     return Finding(name, True, measured)
 
 
-def check_rhat(found: Convergence) -> Finding:
-    """R-hat of predictions below 1.1, or below what chance makes of few draws, for 95 % of them."""
-    name = "R-hat of predictions"
+def check_rhat(found: Convergence, elsewhere: bool = False) -> Finding:
+    """R-hat of predictions below 1.1, or below what chance makes of few draws, for 95 % of them; at the data, or
+    ``elsewhere``."""
+    name = "R-hat away from the data" if elsewhere else "R-hat of predictions"
     limit = max(RHAT_LIMIT, rhat_by_chance(found.chains, found.draws))
     share = found.share_below(limit)
     if math.isnan(share):
@@ -186,7 +187,10 @@ def check_rhat(found: Convergence) -> Finding:
             name,
             False,
             measured,
-            "The chains (or the halves of the chain) predict different things: run longer, with a longer burn-in.",
+            "The chains predict different things where there are no data: they sit in different modes, and new inputs "
+            "may be there. Run longer, with more chains, or let them cross: Tempered(...), Cyclical(...)."
+            if elsewhere
+            else "The chains (or the halves of the chain) predict different things: run longer, with a longer burn-in.",
         )
     return Finding(name, True, measured)
 

@@ -14,6 +14,7 @@ from temperance.judge.diagnose import checks
 from temperance.judge.diagnose.chains import Run, evenly, stack_chains, unpack
 from temperance.judge.diagnose.checks import Finding
 from temperance.judge.diagnose.convergence import predictions
+from temperance.judge.diagnose.modes import away_from, check_weights
 from temperance.judge.diagnose.temperature import configurational, kinetic
 from temperance.judge.diagnose.virial import Evaluated, curvature_of, evaluate_draws, temperatures_of
 from temperance.model.target import Target
@@ -44,10 +45,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed, nothing that was measured is inconclusive, and something that tells of the distribution (a
-        temperature, R-hat) was judged."""
-        judged = any(check.passed and check.name.startswith(_EVIDENCE) for check in self.checks)
-        return judged and not self.failed and not any(check.inconclusive for check in self.checks)
+        """Nothing failed, and something that tells of the distribution was judged: a temperature; or, where there is no
+        thermometer at all, R-hat. Thermometers that are there and could not be read, all of them, are no pass."""
+        passed = [check.name for check in self.checks if check.passed and check.name.startswith(_EVIDENCE)]
+        if any(check.inconclusive for check in self.checks):
+            passed = [name for name in passed if "temperature" in name]
+        return bool(passed) and not self.failed
 
     def __getitem__(self, name: str) -> Finding:
         for check in self.checks:
@@ -82,7 +85,8 @@ def sampling(run: Run, data: Any = None, *, x: Any = None, target: Target | None
     ``run`` is what ``fit`` returned; or, from a loop of your own, :class:`~temperance.posteriors.Draws` (one chain) or
     a :class:`~temperance.posteriors.Mixture` of them (several), with their ``target``. With ``data``, the training set,
     the temperature is computed anew from the draws, which sees an N or a temperature that the sampler got wrong; ``x``
-    are the inputs at which predictions are compared (200 rows of the data unless given).
+    are the inputs at which predictions are compared (200 rows of the data unless given; those of several chains are
+    then compared away from the data, too, where chains in different modes part).
 
     >>> import torch
     >>> import temperance as tp
@@ -174,8 +178,10 @@ def _of_predictions(
     run: Run, target: Target, chains: tuple[Chain, ...], data: Data | None, x: Any
 ) -> Iterator[Finding]:
     names = ("R-hat of predictions", "effective draws")
+    elsewhere = None
     if x is None and data is not None:
         x = data.subset(evenly(len(data), _ROWS)).x
+        elsewhere = away_from(x) if len(chains) > 1 else None
     needed = 8 if len(chains) == 1 else 4
     fewest = min(len(chain.theta) for chain in chains)
     if x is None:
@@ -190,6 +196,12 @@ def _of_predictions(
         found = predictions(run, x, target=target, max_quantities=_QUANTITIES)
         yield checks.check_rhat(found)
         yield checks.check_ess(found)
+        if elsewhere is not None:
+            there = predictions(run, elsewhere, target=target, max_quantities=_QUANTITIES // 2)
+            yield checks.check_rhat(there, elsewhere=True)
+        weights = check_weights(target, chains) if len(chains) > 1 else None
+        if weights is not None:
+            yield weights
 
 
 def _loss(run: Run, target: Target, traces: list[Trace], evaluated: list[Evaluated], data: Data | None) -> Finding:

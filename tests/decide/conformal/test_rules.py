@@ -205,3 +205,14 @@ def test_bad_input():
         weighted.sets(CLASSES)
     with pytest.raises(DataError, match="`weights` must be finite"):
         Split().calibrate(CLASSES, LABELS, weights=-torch.ones(60))
+
+
+def test_a_predictive_that_is_not_finite_gets_the_whole_line() -> None:
+    """An infinite standard deviation, and outputs beyond all numbers: no NaN comes out."""
+    held = from_outputs(torch.zeros(99, 2), tp.HeteroscedasticNormal())
+    made = NormalisedResidual().calibrate(held, torch.randn(99, 1, generator=torch.Generator().manual_seed(0)), 0.9)
+    logs = torch.tensor([[0.0, 0.0], [0.0, 80.0], [3e38, 80.0]])
+    low, high = made.interval(from_outputs(logs, tp.HeteroscedasticNormal()))
+    assert float(high[0] - low[0]) < 10
+    assert low[1:].flatten().tolist() == [-torch.inf] * 2
+    assert high[1:].flatten().tolist() == [torch.inf] * 2

@@ -317,6 +317,26 @@ def test_a_posterior_as_prior_covers_a_learned_noise_and_can_be_saved(tmp_path):
     assert torch.equal(tp.load(tmp_path / "run", net).predict(x).std(), then.predict(x).std())
 
 
+@pytest.mark.parametrize("curvature", [tp.Dense(), tp.BlockDiagonal(), tp.KFAC()])
+def test_a_posterior_as_prior_has_the_noise_and_the_prior_that_were_chosen(curvature):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, generator=rng, dtype=F64)
+    y = x @ torch.randn(3, 1, generator=rng, dtype=F64) + 0.3 * torch.randn(40, 1, generator=rng, dtype=F64)
+    target = tp.Target(nn.Linear(3, 1, bias=False, dtype=F64), tp.Normal(scale=2.0), tp.GaussianPrior(5.0))
+    first = tp.fit(target, tp.Laplace(NEWTON, curvature, tune=tp.Tune(noise=True)), (x, y), steps=10)
+    noise, scale = (
+        first.target.likelihood.scale,
+        float(torch.as_tensor(first.target.bound_prior.pieces[0][1].scale).flatten()[0]),
+    )
+    assert abs(noise - 0.3) < 0.1
+    exact = torch.linalg.inv(x.T @ x / noise**2 + torch.eye(3, dtype=F64) / scale**2)
+    prior = target.with_prior(first.posterior.as_prior()).bound_prior
+    places = first.posterior.mean + torch.randn(5, 3, generator=rng, dtype=F64) * 0.05
+    law = torch.distributions.MultivariateNormal(first.posterior.mean, exact)
+    assert torch.allclose(prior.log_prob(places), law.log_prob(places), rtol=1e-6)
+    assert_moments(prior.sample(4000, torch.Generator().manual_seed(1)), first.posterior.mean, exact)
+
+
 def test_what_a_posterior_as_prior_refuses():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))

@@ -11,11 +11,12 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError, TemperanceWarning
-from temperance.data.data import Data
+from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.hamiltonian import nuts
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.inference.hamiltonian.warmup import Averaging, Moments
+from temperance.judge import diagnose
 from temperance.testing.inference import _Stopped, _stopped_after
 
 
@@ -432,3 +433,43 @@ def test_elliptical_keeps_energies_and_readings_right():
     part = slice(entry.start, entry.stop)
     virial = float((fitted.posterior.theta[8, part] * gradient[0, part]).sum() / entry.size)
     assert float(fitted.posterior.trace.configurational[0, 0]) == pytest.approx(virial)
+
+
+# ---------------------------------------------------------------------- thermometers of tempered chains
+
+
+@pytest.mark.parametrize(
+    "base", [tp.EllipticalSlice(), tp.HMC(step_size=0.05, length=8)], ids=lambda base: type(base).__name__
+)
+def test_the_thermometer_of_the_cold_chain_is_read_where_it_is(base):
+    """⟨θ, ∇U⟩/d at each draw, from the slope at that place, and the loss there: not those of hot chains."""
+    torch.manual_seed(0)
+    x = torch.randn(30, 2, dtype=torch.float64)
+    target = tp.Target(
+        nn.Linear(2, 1, dtype=torch.float64), tp.Normal(scale=1.0), tp.GaussianPrior(1.0), temperature=0.5
+    )
+    method = tp.Collect(tp.Tempered(base, (1.0, 2.0, 4.0)), burn=50, every=2, read_every=1)
+    fitted = tp.fit(target, method, (x, x[:, :1]), steps=2050)
+    found = diagnose.configurational(fitted)
+    assert abs(found.network_mean - 1.0) < 5 * found.network_error
+    assert found.network_error < 0.1
+    trace = fitted.posterior.trace
+    last = fitted.posterior.theta[-4:-1]  # where the step after each began, at whose begin it is read
+    losses = -fitted.engine.log_likelihood(last, Batch(x, x[:, :1], 30)).mean(-1)
+    assert bool(torch.isclose(trace.loss.unsqueeze(0), losses.unsqueeze(1), rtol=1e-9).any(1).all())
+
+
+def test_after_the_warm_up_the_step_is_the_average_of_what_was_tried():
+    method = tp.Warmup(tp.NUTS(), 40, mass="none")
+    target = classifier()
+    batch = whole(target, Data(torch.randn(40, 2, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 2))
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts(), [torch.Generator()])
+    tried = []
+    for _ in range(40):
+        state, _ = method.step(engine, state, batch)
+        tried.append(float(state.base.step_size))
+    assert tried[-1] == pytest.approx(float(state.averaging.mean.exp()))
+    assert tried[-1] != tried[-2]
+    state, _ = method.step(engine, state, batch)
+    assert float(state.base.step_size) == tried[-1]

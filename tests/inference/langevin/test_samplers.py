@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import temperance as tp
+from temperance.core.errors import NumericalError, TemperanceWarning
 from temperance.core.seeds import generator
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
@@ -299,3 +300,78 @@ def test_metropolis_keeps_the_law_where_the_step_is_coarse():
     wanted = 0.6367825323508774  # of Student's t with 5 degrees of freedom within one scale
     error = float(tp.diagnose.mcse(inside))
     assert abs(float(inside.mean()) - wanted) < critical_value(1, 1e-4) * error
+
+
+def ggmc_draws(method, target, batch, steps, start=None):
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts() if start is None else tp.Starts.at(start), [generator(3, "test")])
+    draws = []
+    for _ in range(steps):
+        state, info = method.step(engine, state, batch)
+        assert info.status.ok
+        draws.append(state.chain.theta[0].clone())
+    return torch.stack(draws), state
+
+
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
+def test_a_rejected_trajectory_turns_its_momentum_round(temperature):
+    """Without it the law is another: a variance of 1.2 to 2.8 where it is 1."""
+    target, batch = quadratic(1.0, temperature, size=1)
+    draws, state = ggmc_draws(tp.GGMC(lr=3.5, momentum=0.9, length=2), target, batch, 7_000)
+    assert 0.2 < state.accepted / state.proposed < 0.8
+    squares = draws.square()
+    error = float(tp.diagnose.mcse(squares.T))
+    assert error < 0.06 * temperature
+    assert abs(float(squares.mean()) - temperature) < critical_value(1, 1e-4) * error
+
+
+def test_the_energy_of_many_weights_is_summed_in_double_precision():
+    """Differences of a tenth decide, of sums of 10⁶ terms."""
+    size = 10**6
+    target = tp.Target(Blind(size, dtype=torch.float32), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+    x = torch.zeros(1, 1)
+    start = torch.randn(1, size, generator=torch.Generator().manual_seed(0))
+    method = tp.GGMC(lr=1e-6, momentum=0.5, length=1)
+    engine = Engine(target)
+    state = method.init(engine, tp.Starts.at(start), [generator(0, "test")])
+    constants = []
+    for _ in range(4):
+        state, _ = method.step(engine, state, Batch(x, x, num_data=1))
+        constants.append(state.energy - 0.5 * float(state.chain.theta.double().square().sum()))
+    assert state.accepted > 1
+    assert max(constants) - min(constants) < 0.01  # in float32: 0.15
+
+
+def test_a_chain_that_never_moves_says_so_and_a_slope_that_is_not_finite_is_no_start():
+    problem = linear_gaussian()
+    method = tp.Collect(tp.GGMC(lr=1e3), every=1)
+    with pytest.warns(TemperanceWarning, match="GGMC accepted 0 of 60 proposals"):
+        fitted = tp.fit(problem.target, method, problem.data, steps=60)
+    assert any("accepted 0" in remark for remark in fitted.info.remarks)
+    calm = tp.fit(problem.target, tp.Collect(tp.GGMC(lr=1e-3), every=1), problem.data, steps=60)
+    assert not calm.info.remarks
+
+    class Kinked(nn.Module):
+        """Finite at its start, with a slope that is not."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return x + self.weight.abs().sqrt()
+
+    target = tp.Target(Kinked(), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+    with pytest.raises(NumericalError, match="gradient"):
+        tp.fit(target, tp.Collect(tp.GGMC(lr=1e-3)), (torch.ones(4, 1), torch.zeros(4, 1)), steps=30)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_the_thermostat_has_the_inertia_that_is_declared(temperature):
+    """With dz = (m² − T) dt the friction itself is Gaussian with variance T."""
+    target, batch = quadratic(1.0, temperature, size=4000)
+    lr, momentum = 1e-3, 0.98
+    method = tp.SGNHT(lr=lr, momentum=momentum)
+    state = run(method, target, batch, 6000)
+    z = method.chain(state).slots["friction"].double() * (1 - momentum) / math.sqrt(lr)
+    assert float(z.var()) == pytest.approx(temperature, rel=0.1)

@@ -40,3 +40,25 @@ def test_anchored_battery_with_many_draws():
     """The battery again, with many more draws."""
     base = tp.MAP(lr=0.1, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.9})
     check_inference(tp.Anchored(base), steps=200, draws=3000, temperatures=(0.5,))
+
+
+@pytest.mark.parametrize(("temperature", "likelihood_temperature"), [(1.0, 4.0), (0.5, 0.5)])
+def test_anchored_members_under_a_tempered_likelihood(temperature, likelihood_temperature):
+    """The noise on the targets is that of the tempered likelihood, N(0, T λ σ²): the draws have covariance T Λ⁻¹."""
+    problem = linear_gaussian(noise=5.0)
+    scale = problem.target.bound_prior.pieces[0][1].scale.double()
+    prior = torch.diag(scale.expand(len(problem.mean)) ** -2)
+    precision = (problem.precision - prior) / likelihood_temperature + prior
+    pull = problem.precision @ problem.mean - prior @ torch.full_like(problem.mean, 0.3)
+    mean = torch.linalg.solve(precision, pull / likelihood_temperature + prior @ torch.full_like(problem.mean, 0.3))
+    target = tp.Target(
+        problem.target.network,
+        problem.target.likelihood,
+        problem.target.prior,
+        temperature,
+        likelihood_temperature=likelihood_temperature,
+    )
+    base = tp.MAP(lr=1.0, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.8})
+    fitted = tp.fit(target, tp.Ensemble(tp.Anchored(base), 250), problem.data, steps=120, batch_size=40)
+    theta = torch.stack([c.theta for c in fitted.posterior.components])
+    assert_moments(theta, mean, temperature * torch.linalg.inv(precision))

@@ -284,10 +284,31 @@ def test_an_interruption_before_the_first_iterate_keeps_what_was_trained(tmp_pat
     assert torch.equal(resumed.posterior.mean, whole.posterior.mean)
 
 
-def test_few_epochs_keep_few_deviations():
-    method = tp.SWAG(rank=20)
-    assert method.for_epochs(42) is method
-    assert method.for_epochs(20).rank == 9
-    short = method.for_epochs(3)
-    assert (short.rank, short.start, short.every) == (2, 0.0, 1)
-    assert tp.MAP().for_epochs(1) == tp.MAP()
+@pytest.mark.parametrize(
+    ("options", "collected"),
+    [({"epochs": 60}, 30), ({"epochs": 20}, 20), ({"epochs": 3}, 18), ({"steps": 8}, 4), ({"steps": 3}, 1)],
+)
+def test_by_itself_it_collects_as_many_as_a_short_run_allows(options, collected):
+    """At the end of each epoch where there are enough of them, else evenly over the second half of the run."""
+    x, y = torch.randn(48, 3), torch.arange(48) % 2  # twelve steps an epoch of four rows
+    target = tp.Target(nn.Linear(3, 2), tp.Categorical(), tp.GaussianPrior(1.0))
+    counted = []
+    method = tp.SWAG()
+    after = tp.SWAG._after
+
+    def count(self, state, batch, info):
+        made = after(self, state, batch, info)
+        counted.append(state.collected)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tp.SWAG, "_after", count)
+        if collected < 2:
+            with pytest.raises(ArgumentError, match="Run longer"):
+                tp.fit(target, method, (x, y), batch_size=4, **options)
+            return
+        fitted = tp.fit(target, method, (x, y), batch_size=4, **options)
+    assert collected <= counted[-1] <= 1.2 * collected
+    assert fitted.posterior.operator.factor.shape[1] == min(20, counted[-1])
+    with pytest.raises(ArgumentError, match="`rank` must be at most"):
+        tp.fit(target, tp.SWAG(rank=20), (x, y), batch_size=4, epochs=3)

@@ -89,10 +89,10 @@ def test_map_in_a_full_basis_finds_the_mean(name):
 
 @pytest.mark.parametrize("name", ["identity", "rotation"])
 def test_draws_in_a_full_basis_are_those_of_the_posterior(name):
-    problem = linear_gaussian()
-    chain = tp.Collect(tp.GGMC(lr=0.03, momentum=0.98, length=3), burn=0.05, every=1)
+    problem = linear_gaussian(noise=5.0)  # round, for draws that are worth enough
+    chain = tp.Collect(tp.GGMC(lr=2.0, momentum=0.8, length=8), burn=0.05, every=1)
     method = Subspace(chain, GivenBasis(FULL[name], centre=problem.mean))
-    found = tp.fit(problem.target, method, problem.data, steps=1000, progress=False).posterior
+    found = tp.fit(problem.target, method, problem.data, steps=800, progress=False).posterior
     assert isinstance(found, Draws)
     assert_moments(found.theta, problem.mean, problem.covariance, ess=effective(found.theta))
 

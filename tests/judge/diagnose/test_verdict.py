@@ -56,10 +56,11 @@ def test_a_healthy_run_passes_every_check(problem, healthy):
         "temperature by curvature",
         "R-hat of predictions",
         "effective draws",
+        "R-hat away from the data",
         "loss settled",
     ]
     text = str(verdict)
-    assert text.startswith("The run looks right. 9 checks: 9 passed")
+    assert text.startswith("The run looks right. 10 checks: 10 passed")
     assert "→" not in text
 
 
@@ -250,3 +251,57 @@ def test_thermometers_that_cannot_be_read_are_no_pass_though_predictions_mix():
         assert str(verdict).startswith("Too little to judge by.")
     absent = checks.Finding("kinetic temperature", None, "the sampler has no momenta")
     assert diagnose.Verdict((mixed, absent)).passed
+
+
+class Sign(nn.Module):
+    """w² x on the right, |w| · x on the left: of the sign of w the data on the right know nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0, self.w.square() * x, self.w * x)
+
+
+def test_chains_in_different_modes_that_agree_at_the_data_do_not_pass():
+    x = torch.linspace(1, 3, 60, dtype=torch.float64).unsqueeze(1)
+    rng = torch.Generator().manual_seed(0)
+    data = tp.data.Data(x, 4 * x + 0.3 * torch.randn(60, 1, generator=rng, dtype=torch.float64))
+    target = tp.Target(Sign(), tp.Normal(scale=0.3), tp.GaussianPrior(3.0))
+    method = tp.Ensemble(tp.Collect(tp.HMC(step_size=0.004, length=10), burn=20, every=1), 4)
+    start = torch.tensor([[2.0], [2.0], [-2.0], [-2.0]], dtype=torch.float64)
+    apart = diagnose.sampling(tp.fit(target, method, data, steps=320, start=start), data)
+    assert apart["R-hat of predictions"].passed
+    assert apart["R-hat away from the data"].passed is False
+    assert "different modes" in apart["R-hat away from the data"].remedy
+    assert not apart.passed
+    together = diagnose.sampling(tp.fit(target, method, data, steps=320, start=start.abs()), data)
+    assert together["R-hat away from the data"].passed
+    assert together.passed, str(together)
+
+
+def test_weights_are_compared_up_to_the_symmetries_of_the_network():
+    """Chains that differ by a permutation alone are alike; ones around other weights are told of, and do not fail."""
+    torch.manual_seed(0)
+    network = tp.nn.MLP(2, [3], 1, activation=nn.Tanh).double()
+    target = tp.Target(network, tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+    theta = target.initial_theta() * 3
+    swapped = theta.clone()
+    parts = target.layout.unflatten(swapped)
+    order = torch.tensor([2, 0, 1])
+    for name in ("0.weight", "0.bias"):
+        parts[name].copy_(parts[name][order])
+    parts["2.weight"].copy_(parts["2.weight"][:, order])
+    data = tp.data.Data(torch.randn(30, 2, dtype=torch.float64), torch.zeros(30, 1))
+    rng = torch.Generator().manual_seed(1)
+
+    def chains(*centres):
+        noise = [0.02 * torch.randn(100, len(theta), generator=rng, dtype=torch.float64) for _ in centres]
+        return Mixture(tuple(Draws(c + n) for c, n in zip(centres, noise, strict=True)))
+
+    alike = diagnose.sampling(chains(theta, swapped, theta, swapped), data, target=target)
+    assert alike["R-hat of weights, aligned"].passed
+    other = diagnose.sampling(chains(theta, theta * 1.5, theta, theta * 1.5), data, target=target)
+    assert other["R-hat of weights, aligned"].passed is None
+    assert "different modes" in other["R-hat of weights, aligned"].measured

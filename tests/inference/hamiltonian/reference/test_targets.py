@@ -383,3 +383,21 @@ def test_tempered_chains_keep_exact_draws_exact() -> None:
     for k, temperature in enumerate(temperatures):
         assert _valley_probability(rungs[:, k], temperature) > 1e-4
     assert torch.equal(method.chain(state).theta, rungs[:, 0])
+
+
+@pytest.mark.parametrize("temperature", [0.3, 2.0])
+def test_swaps_know_the_temperature_of_the_target(temperature: float) -> None:
+    """Exact draws of every rung of a tempered target stay exact: exp((1/Tᵢ − 1/Tⱼ)(Uᵢ − Uⱼ)) with T · factor."""
+    factors, count = (1.0, 1.7, 3.0), 1000
+    method = tp.Tempered(KERNELS["HMC"](0.3 * temperature**0.5), temperatures=factors)
+    target, batch = density_target(_valley, 2, temperature)
+    engine = Engine(target)
+    rngs = [generator(9, "chain", k) for k in range(count)]
+    state = method.init(engine, tp.Starts.at(torch.zeros(count, 2, dtype=WIDE)), rngs)
+    begin = torch.stack([_valley_draws(count, t * temperature, seed=11 + k) for k, t in enumerate(factors)], 1)
+    method.hamiltonian(state).chain.theta.copy_(begin.flatten(0, 1))
+    for _ in range(6):
+        state, _ = method.step(engine, state, batch)
+    rungs = method.hamiltonian(state).chain.theta.view(count, 3, 2)
+    for k, factor in enumerate(factors):
+        assert _valley_probability(rungs[:, k], factor * temperature) > 1e-4
