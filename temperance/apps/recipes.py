@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from temperance import inference
 from temperance.core.errors import ArgumentError
-from temperance.core.outcomes import Classes, Counts, Outcome, Reals
+from temperance.core.outcomes import Classes, Counts, Labels, Outcome, Reals
 from temperance.core.registry import ByOutcome
 from temperance.core.seeds import check_seed
 from temperance.inference import Inference, curvature
@@ -25,7 +26,7 @@ from temperance.inference.card import Recipe
 from temperance.inference.listing import listing
 from temperance.inference.variational import families as variational
 from temperance.model import priors
-from temperance.model.likelihoods import Categorical, Likelihood, Normal, Poisson
+from temperance.model.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
 from temperance.model.priors import FanIn, GaussianPrior, Prior
 from temperance.model.target import Target
 from temperance.model.theta import biases, last_layer
@@ -117,20 +118,26 @@ def _build(node: ast.expr, text: str) -> Any:
 
 @dataclass(frozen=True)
 class TableModel:
-    """The usual model of a column of a table: a likelihood, and g of the prior N(0, g² / fan-in) for weights."""
+    """The usual model of a column of a table: a likelihood, g of the prior N(0, g² / fan-in) for weights, and the least
+    batch. Of classes few large steps are as good as many small ones (batches of 64 and 16: log-loss 0.116 and 0.115 on
+    iris, 0.099 and 0.100 on breast cancer), in a quarter of the time; of numbers with little noise they are not (2.2
+    and 1.8 on energy)."""
 
     likelihood: Callable[[], Likelihood]
     gain: float
+    batch: int = 16
 
 
 TABLE_MODELS: ByOutcome[TableModel] = ByOutcome("models of tables", "temperance.recipes.TABLE_MODELS")
-TABLE_MODELS.register(Classes, TableModel(Categorical, 3.0))
+TABLE_MODELS.register(Classes, TableModel(Categorical, 3.0, batch=64))
+TABLE_MODELS.register(Labels, TableModel(Bernoulli, 3.0, batch=64))
 TABLE_MODELS.register(Reals, TableModel(Normal, 2**0.5))
 TABLE_MODELS.register(Counts, TableModel(Poisson, 2**0.5))
 
 
 def table_likelihood(task: str | Outcome) -> Likelihood:
-    """Classes: ``Categorical``; real numbers (standardised): ``Normal`` with learned noise; counts: ``Poisson``.
+    """Classes: ``Categorical``; yes/no labels: ``Bernoulli``; real numbers (standardised): ``Normal`` with learned
+    noise; counts: ``Poisson``.
 
     >>> table_likelihood("counts")
     Poisson()
@@ -153,7 +160,7 @@ def table_target(
 
     The prior is N(0, g² / fan-in) for weights and N(0, 1) for biases: functions of one size at any width. g is √2 for
     numbers and counts, which keeps functions of the size of standardised targets (wider, and MAP fits the noise of
-    small tables); it is 3 for classes, whose logits must be larger than one for a network to be sure of anything.
+    small tables); it is 3 for classes and labels, whose logits must be larger than one for a network to be sure.
     ``outputs`` counts classes, or numbers predicted; ``seed`` decides the first weights.
 
     >>> table_target("classification", 4, 3).network[-1]
@@ -167,17 +174,39 @@ def table_target(
     return Target(network, chosen, prior or GaussianPrior(scale=FanIn(gain=usual.gain)), temperature=temperature)
 
 
-def training(rows: int) -> tuple[int, int]:
+_SMALL = 2**16  # members × rows × widest layer of a step, below which threads cost more than they give
+
+
+@contextmanager
+def threads_for(work: int) -> Iterator[None]:
+    """One thread of torch's while steps are as small as this: more wait for each other longer than they compute, and
+    where other processes want the cores too, twenty times as long. As many as before for larger ones, and afterwards.
+    """
+    before = torch.get_num_threads()
+    if work >= _SMALL or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def training(rows: int, outcome: Outcome | None = None) -> tuple[int, int]:
     """How long to train on so many rows, and with what batches: (epochs, batch size).
 
-    Batches are some twentieth of the rows, between 16 and 256; there are about 4,000 steps, at least 10 epochs and at
-    most 200.
+    Batches are some twentieth of the rows, between 16 (64 for classes) and 256; there are about 4,000 steps, at least
+    10 epochs and at most 200.
 
     >>> training(150), training(10_000), training(1_000_000)
     ((200, 16), (103, 256), (10, 256))
+    >>> training(150, Classes())
+    (200, 64)
     """
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         raise ArgumentError(f"`rows` must be a positive whole number; got {rows!r}.")
-    batch = min(256, max(16, 2 ** round(math.log2(max(1, rows / 20)))))
+    least = 16 if outcome is None else TABLE_MODELS.of(outcome).batch
+    batch = min(256, max(least, 2 ** round(math.log2(max(1, rows / 20)))))
     epochs = math.ceil(4000 * batch / rows)
     return min(200, max(10, epochs)), batch

@@ -121,8 +121,23 @@ def defer_at(
     check_count(thresholds, "thresholds")
     wrong = _errors(made, y, error)
     value = doubt(made, score).double().cpu()
+    return defer_by(value, wrong, risk, confidence, score=score, thresholds=thresholds)
+
+
+def defer_by(
+    value: Tensor,
+    wrong: Tensor,
+    risk: float = 0.05,
+    confidence: float = 0.95,
+    *,
+    score: Score = "confidence",
+    thresholds: int = 16,
+) -> Deferral:
+    """:func:`defer_at` where the doubt of each row and whether its answer is wrong are known already, such as those of
+    rows that several models have each not seen."""
+    value, wrong = value.double().cpu(), wrong.bool().cpu()
     level = (1 - confidence) / thresholds
-    found = choose_threshold(value, wrong.cpu(), risk, level, thresholds)
+    found = choose_threshold(value, wrong, risk, level, thresholds)
     if found is None:
         least = math.ceil(math.log(level) / math.log1p(-risk))
         warnings.warn(
@@ -130,12 +145,12 @@ def defer_at(
             f"every row is deferred. (At least {least} rows without an error are needed; a larger `risk`, more rows "
             "or a better model would help.)",
             TemperanceWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         return Deferral(-math.inf, score, risk, confidence, 0.0, 0, 0, len(value))
     below = value < found
     answered = int(below.sum())
-    errors = int(wrong.cpu()[below].sum())
+    errors = int(wrong[below].sum())
     return Deferral(found, score, risk, confidence, answered / len(value), errors, answered, len(value))
 
 

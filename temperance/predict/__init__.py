@@ -20,6 +20,7 @@ from temperance.predict.calibrated import from_outputs
 from temperance.predict.classes import CategoryPredictive, ClassPredictive
 from temperance.predict.counts import CountPredictive
 from temperance.predict.linearised import LINKS, predict_linearised
+from temperance.predict.monotone import Log, Monotone, MonotonePredictive
 from temperance.predict.positions import CategoryPositionPredictive, PositionPredictive, ValuePositionPredictive
 from temperance.predict.predictive import PREDICTIVES, SCORES, Predictive, evaluate
 from temperance.predict.quantities import ValuePredictive
@@ -88,6 +89,9 @@ __all__ = [
     "CategoryPredictive",
     "ClassPredictive",
     "CountPredictive",
+    "Log",
+    "Monotone",
+    "MonotonePredictive",
     "OutputSource",
     "PositionPredictive",
     "Predictive",

@@ -67,6 +67,10 @@ class Rescaled(RealLikelihood):
         """As the family."""
         return self.family.exponential_moments()
 
+    def standard_log_moment(self, t: Tensor) -> Tensor | None:
+        """That of the family."""
+        return self.family.standard_log_moment(t)
+
     def standard_sample(self, like: Tensor, rng: torch.Generator) -> Tensor:
         """That of the family."""
         return self.family.standard_sample(like, rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from temperance.core.outcomes import Quantities
 from temperance.model.likelihoods import QuantityLikelihood
 from temperance.predict import scores
 from temperance.predict.predictive import SCORES, Predictive
+
+if TYPE_CHECKING:
+    from temperance.predict.monotone import Monotone
 
 
 class ValuePredictive(Predictive):
@@ -47,6 +50,11 @@ class ValuePredictive(Predictive):
 
     def _member_cdf(self, y: Tensor, outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
         return self.numbers.cdf(outputs, y, learned)
+
+    def symmetric(self) -> tuple[ValuePredictive, Monotone | None]:
+        """A predictive of the same in units where its noise is symmetric, and the map there from its own; itself and
+        ``None``, unless its units were bent (see :mod:`temperance.predict.monotone`)."""
+        return self, None
 
     @abstractmethod
     def quantile(self, level: float) -> Tensor:

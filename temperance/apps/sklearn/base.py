@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from temperance.apps.recipes import DEFAULT_METHOD, method_named, training
+from temperance.apps.recipes import DEFAULT_METHOD, method_named, threads_for, training
 from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
 from temperance.core.checks import check_count, check_level
@@ -60,6 +60,10 @@ class BayesianEstimator(BaseEstimator):
         device: where to train and predict, such as ``"cuda"``; torch's default device unless told.
         verbose: show a progress bar.
 
+    X may have missing values (NaN): in training they become their column's mean, and where a column has some a second
+    input says which rows these are, so that what missing means is learned. Where a column had none in training, one
+    that is missing later is taken for the mean, with a warning: how unsure that makes a prediction was not learned.
+
     X of float32 is learned in float32, anything else in float64, as scikit-learn's own networks do. A
     ``sample_weight`` of 2 is the row twice (:class:`temperance.data.Data`), in the standardisation too: the posterior
     is that of as many rows, so weights should say how often a row was seen, not only which rows matter more.
@@ -68,7 +72,7 @@ class BayesianEstimator(BaseEstimator):
     learned, or ``None``; ``n_features_in_`` and ``feature_names_in_`` as always.
     """
 
-    _outcome: ClassVar[Outcome]
+    _outcome: Outcome
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {}
     _learned: ClassVar[tuple[str, ...]] = (
         "n_features_in_",
@@ -77,10 +81,13 @@ class BayesianEstimator(BaseEstimator):
         "_flat",
         "_x_units",
         "_y_units",
+        "_fill",
+        "_gaps",
     )
     fitted_: Fitted
     calibrator_: Calibrator | None
     n_features_in_: int
+    _seen: tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
     def __init__(
         self,
@@ -137,16 +144,20 @@ class BayesianEstimator(BaseEstimator):
         device = self._device()
         dtype = "float32" if device.type == "mps" else x.dtype.name  # mps has no float64
         hidden = check_hidden(self.hidden)
-        blueprint = Blueprint(self._outcome, x.shape[1], outputs, hidden, dtype, seed, check_factory(self.network))
-        target = blueprint.target(likelihood, self.prior).to(device)
         train, held = self._split(y, seed, rule is not None)
         shares = None if weights is None else weights[train]
         self._x_units = _units(x[train], shares) if self.standardise else None
+        self._fill, self._gaps = _units(x[train], shares)[0], np.flatnonzero(np.isnan(x[train]).any(0))
+        inputs = x.shape[1] + len(self._gaps)
+        blueprint = Blueprint(self._outcome, inputs, outputs, hidden, dtype, seed, check_factory(self.network))
+        target = blueprint.target(likelihood, self.prior).to(device)
         self._y_units = _units(y[train], shares) if self.standardise and self._outcome.has_units else None
         self._blueprint = blueprint
-        epochs, batch_size = training(len(train))
+        epochs, batch_size = training(len(train), self._outcome)
         data = Data(self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)), weights=shares)
-        with warnings.catch_warnings():
+        size = batch_size if self.batch_size is None else self.batch_size
+        work = int(size) * max((inputs, *hidden)) * method.facts().streams if self.network is None else 2**30
+        with warnings.catch_warnings(), threads_for(work):
             if self._y_units is not None:  # targets are standardised: only those that do not vary are not
                 warnings.filterwarnings("ignore", "targets of mean", TemperanceWarning)
             self.fitted_ = fit(
@@ -154,7 +165,7 @@ class BayesianEstimator(BaseEstimator):
                 method,
                 data,
                 epochs=epochs if self.epochs is None and method.facts().default_steps is None else self.epochs,
-                batch_size=batch_size if self.batch_size is None else self.batch_size,
+                batch_size=size,
                 seed=seed,
                 held_out=float(self._fraction()) if method.facts().held_out else None,
                 progress=bool(self.verbose),
@@ -216,11 +227,56 @@ class BayesianEstimator(BaseEstimator):
 
     def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        made: np.ndarray = validate_data(self, X, reset=False, dtype=_DTYPES)
+        made: np.ndarray = validate_data(self, X, reset=False, dtype=_DTYPES, ensure_all_finite="allow-nan")
+        new = np.setdiff1d(np.flatnonzero(np.isnan(made).any(0)), self._gaps)
+        if len(new):
+            names = getattr(self, "feature_names_in_", np.arange(made.shape[1]))
+            warnings.warn(
+                f"columns {', '.join(map(str, names[new][:5]))} have missing values and had none in training: they are "
+                "taken for the mean. Leave some missing in training, or impute them.",
+                TemperanceWarning,
+                stacklevel=3,
+            )
         return made
 
     def _inputs(self, x: np.ndarray) -> Tensor:
-        return torch.from_numpy(_standard(x, self._x_units).astype(self._blueprint.dtype, copy=False))
+        gaps = np.isnan(x)
+        made = _standard(np.where(gaps, self._fill, x) if gaps.any() else x, self._x_units)
+        if len(self._gaps):
+            made = np.concatenate([made, gaps[:, self._gaps]], axis=1)
+        return torch.from_numpy(made.astype(self._blueprint.dtype, copy=False))
+
+    def _also(
+        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The rows seen so far with these after them; they are kept for the next time."""
+        if hasattr(self, "_seen"):
+            old_x, old_y, old = self._seen
+            if weights is not None or old is not None:
+                parts = [np.ones(len(rows)) if w is None else w for rows, w in ((old_x, old), (x, weights))]
+                weights = np.concatenate(parts)
+            x, y = np.concatenate([old_x, x]), np.concatenate([old_y, y])
+        self._seen = (x, y, weights)
+        return x, y, weights
+
+    def _goes_on(self) -> bool:
+        """Whether rows were seen before."""
+        if hasattr(self, "fitted_") and not hasattr(self, "_seen"):
+            raise ArgumentError(
+                "`partial_fit` needs the rows seen before, which are not saved with an estimator: `fit` all rows at "
+                "once."
+            )
+        return hasattr(self, "_seen")
+
+    def _forget(self) -> None:
+        """Rows seen before are none of a new ``fit``'s."""
+        if hasattr(self, "_seen"):
+            del self._seen
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def _predict_standard(self, x: np.ndarray) -> Predictive:
         """The predictive in the units that were learned in, before calibration."""
@@ -239,6 +295,7 @@ class BayesianEstimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
+        state.pop("_seen", None)  # nobody expects the rows themselves in what is sent around
         if "fitted_" in state:
             state["fitted_"] = saving.pack(self.fitted_, self._extras())
             state.pop("calibrator_")
@@ -282,6 +339,7 @@ class BayesianEstimator(BaseEstimator):
         """The estimator of what :meth:`save` kept, but for its fit."""
         made = cls(**{**kept["params"], "network": network})
         made._blueprint = Blueprint.described(kept["blueprint"], network)
+        made._outcome = made._blueprint.outcome
         made.calibrator_ = kept["calibrator"]
         for name, value in kept["learned"].items():
             if name not in cls._learned:
@@ -307,9 +365,11 @@ class BayesianEstimator(BaseEstimator):
 
 
 def _units(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale of each column; scale 1 for columns that do not vary."""
-    scaler = StandardScaler().fit(values, sample_weight=weights)
-    return np.asarray(scaler.mean_, dtype=np.float64), np.asarray(scaler.scale_, dtype=np.float64)
+    """Mean and scale of each column, over what is not missing; scale 1 for columns that do not vary."""
+    with np.errstate(invalid="ignore"):  # a column that is missing everywhere
+        scaler = StandardScaler().fit(values, sample_weight=weights)
+    mean, scale = (np.asarray(part, dtype=np.float64) for part in (scaler.mean_, scaler.scale_))
+    return np.nan_to_num(mean), np.where(np.isnan(scale), 1.0, scale)
 
 
 def _standard(values: np.ndarray, units: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:

@@ -33,7 +33,29 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows of X and targets y: a number, or several, for each row; ``sample_weight`` says how often each
         row counts."""
-        x, given = validate_data(self, X, y, dtype=_DTYPES, y_numeric=True, multi_output=True, ensure_min_samples=2)
+        self._forget()
+        x, given = self._checked_rows(X, y, first=True)
+        self._learn_values(*self._also(x, given, row_weights(sample_weight, x)))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from these rows and all that came before: the posterior given every row, as :meth:`fit` on all of them
+        would find it. Rows are kept in memory for that (and not saved), and it takes longer the more there are."""
+        first = not self._goes_on()
+        x, given = self._checked_rows(X, y, first=first)
+        if not first and given.shape[1:] != self._seen[1].shape[1:]:
+            raise DataError("`y` must have as many columns as in the first call of partial_fit.")
+        self._learn_values(*self._also(x, given, row_weights(sample_weight, x)))
+        return self
+
+    def _checked_rows(self, X: Any, y: Any, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        x, given = validate_data(
+            self, X, y, dtype=_DTYPES, reset=first, y_numeric=True, multi_output=True,
+            ensure_min_samples=2 if first else 1, ensure_all_finite="allow-nan",
+        )  # fmt: skip
+        return x, given
+
+    def _learn_values(self, x: np.ndarray, given: np.ndarray, weights: np.ndarray | None) -> None:
         self._flat = given.ndim == 1
         targets = given.reshape(len(given), -1).astype(np.float64)
         if self._outcome.has_units and bool((targets == targets[0]).all(0).any()):
@@ -42,9 +64,7 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
                 TemperanceWarning,
                 stacklevel=2,
             )
-        weights = row_weights(sample_weight, x)
         self._learn(x, targets, targets.shape[1], self._likelihood(targets.shape[1]), weights)
-        return self
 
     def _shaped(self, value: Tensor) -> np.ndarray:
         made = as_array(value)
@@ -114,7 +134,7 @@ class BayesianRegressor(_ValueEstimator):
     (True, True)
     """
 
-    _outcome: ClassVar[Outcome] = Reals()
+    _outcome: Outcome = Reals()
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {"variance": VarianceScale}
 
     def __init__(
@@ -179,7 +199,7 @@ class BayesianCounts(_ValueEstimator):
     (array([0.]), array([6.]))
     """
 
-    _outcome: ClassVar[Outcome] = Counts()
+    _outcome: Outcome = Counts()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

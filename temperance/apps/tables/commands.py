@@ -47,6 +47,11 @@ def _add_fit(subparsers: Any) -> None:
     fit.add_argument("--method", default=None, help="a name (map, ensemble, laplace, …) or an expression")
     fit.add_argument("--out", default="run", help="folder for the run (default: run)")
     _promises(fit, 0.9, 0.05)
+    fit.add_argument("--folds", type=int, default=None, help="of a small table, to promise with (default: by its size)")
+    fit.add_argument(
+        "--log", action=argparse.BooleanOptionalAction, default=None,
+        help="learn the logarithm of a positive number (default: what gives unseen rows the higher density)",
+    )  # fmt: skip
     fit.add_argument("--overwrite", action="store_true", help="replace a run that exists")
     fit.add_argument("--resume", action="store_true", help="go on with a fit that was interrupted")
     fit.set_defaults(run=_fit)
@@ -94,6 +99,10 @@ def _promises(parser: argparse.ArgumentParser, level: float | None, error_rate: 
         default=None,
         help="a number off by more is wrong (default: half the target's spread)",
     )
+    parser.add_argument(
+        "--per-class", action=argparse.BooleanOptionalAction, default=None,
+        help="keep the level within each class, rare ones too",
+    )  # fmt: skip
 
 
 def _dialect(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +135,7 @@ def _fit(options: argparse.Namespace) -> int:
         run = fit_table(
             options.data, options.target, method=options.method or DEFAULT_METHOD, out=options.out, seed=options.seed,
             epochs=options.epochs, level=options.level, error_rate=options.error_rate, tolerance=options.tolerance,
+            per_class=bool(options.per_class), folds=options.folds, log=options.log,
             overwrite=options.overwrite, resume=options.resume, say=_say, **_table_arguments(options),
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -215,7 +225,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _with_promises(run: TableRun, options: argparse.Namespace) -> TableRun:
-    made = run.with_guard(options.level, options.error_rate, options.tolerance)
+    made = run.with_guard(options.level, options.error_rate, options.tolerance, options.per_class)
     for words in made.notices[len(run.notices) :]:
         _say(words)
     return made

@@ -117,7 +117,8 @@ def compare_table(
     A method that fails has its error in its line and does not stop the others. MAP is added where it is not named, for
     the differences and the cost are relative to it. With several ``seeds`` the fits differ, the split does not, and the
     scores of a row are averaged over them: the standard errors are over test rows. ``reading`` are further arguments of
-    :func:`fit_table` about the table.
+    :func:`fit_table` about the table. Small tables hold rows back too (``folds=0``), unlike in :func:`fit_table`: what
+    is compared is the methods, and one fit of each tells enough.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")
@@ -132,7 +133,7 @@ def compare_table(
         named = {REFERENCE: method_named(REFERENCE), **named}
     if out is not None and (Path(out) / "compare.json").exists() and not overwrite:
         raise StoreError(f"`out` {str(out)!r} holds a comparison; choose another folder, or --overwrite it.")
-    prepared = prepare_table(data, target, seed=seed, say=say, **reading)
+    prepared = prepare_table(data, target, seed=seed, say=say, **{"folds": 0, **reading})
     if not len(prepared.test):
         raise ArgumentError("`test` must be above 0: methods are compared on test rows.")
     order = sorted(named, key=lambda name: name != REFERENCE)
@@ -182,7 +183,11 @@ def _one(
             )  # fmt: skip
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
             found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
-            batch = len(prepared.train) if method.facts().reads == "full" else training(len(prepared.train))[1]
+            batch = (
+                len(prepared.train)
+                if method.facts().reads == "full"
+                else training(len(prepared.train), prepared.schema.outcome)[1]
+            )
             line.gradients += method.facts().cost.gradients_per_step * run.fitted.info.steps * batch / seeds
             line.seconds += run.fitted.info.seconds / seeds
     except (TemperanceError, RuntimeError, ArithmeticError) as error:

@@ -24,7 +24,7 @@ from temperance.run.parts import value_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2
+FORMAT = 3
 TABLE = "table.json"
 CHECKPOINT = "checkpoint"
 _PART = "table"

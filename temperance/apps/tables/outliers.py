@@ -14,6 +14,7 @@ from temperance.core.seeds import derive_seed
 
 _ROWS = 20_000
 _FALSE_ALARMS = 0.01
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,9 @@ class Strangeness(Value):
 
     def p_values(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """How ordinary each row is; small for strange ones."""
-        distance = _distance(x, self.centre, self.whitening)
+        return self._p_at(_distance(x, self.centre, self.whitening))
+
+    def _p_at(self, distance: NDArray[np.float32]) -> NDArray[np.float64]:
         at_least = len(self.ordinary) - np.searchsorted(self.ordinary.numpy(), distance)
         return (1 + at_least) / (len(self.ordinary) + 1)
 
@@ -39,21 +42,40 @@ class Strangeness(Value):
         """Rows whose p-value is at most ``false_alarms``."""
         return self.p_values(x) <= self.false_alarms + 1e-12
 
+    def flags_at(self, distance: NDArray[np.float32]) -> Flags:
+        """The same of rows whose distance is known."""
+        return self._p_at(distance) <= self.false_alarms + 1e-12
+
 
 def learn_strangeness(train: NDArray[np.float32], held_out: NDArray[np.float32], seed: int = 0) -> Strangeness:
     """From the inputs of the training rows (20,000 at most) and of held-out ones."""
-    from sklearn.covariance import LedoitWolf
-
     if len(train) > _ROWS:
         rng = np.random.default_rng(derive_seed(seed, "table-strange"))
         train = train[rng.choice(len(train), _ROWS, replace=False)]
+    centre, turned = _whitened(train)
+    ordinary = np.sort(_distance(held_out, centre, turned))
+    return Strangeness(centre, turned, torch.from_numpy(ordinary), max(_FALSE_ALARMS, 1 / (len(held_out) + 1)))
+
+
+def learn_strangeness_in_folds(x: NDArray[np.float32], folds: NDArray[np.int64]) -> tuple[Strangeness, Flags]:
+    """The same where no rows are held out: each fold's rows are as far as the others' centre and spread say. Also
+    which of them are flagged so."""
+    distance = np.empty(len(x), dtype=np.float32)
+    for k in range(int(folds.max()) + 1):
+        own = folds == k
+        distance[own] = _distance(x[own], *_whitened(x[~own]))
+    made = Strangeness(*_whitened(x), torch.from_numpy(np.sort(distance)), max(_FALSE_ALARMS, 1 / (len(distance) + 1)))
+    return made, made.flags_at(distance)
+
+
+def _whitened(train: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
+    from sklearn.covariance import LedoitWolf
+
     found = LedoitWolf().fit(train.astype(np.float64))
     values, vectors = np.linalg.eigh(found.covariance_)
     whitening = vectors / np.sqrt(np.maximum(values, 1e-9 * values.max()))
     centre = torch.from_numpy(found.location_.astype(np.float32))
-    turned = torch.from_numpy(np.ascontiguousarray(whitening, dtype=np.float32))
-    ordinary = np.sort(_distance(held_out, centre, turned))
-    return Strangeness(centre, turned, torch.from_numpy(ordinary), max(_FALSE_ALARMS, 1 / (len(held_out) + 1)))
+    return centre, torch.from_numpy(np.ascontiguousarray(whitening, dtype=np.float32))
 
 
 def _distance(x: NDArray[np.float32], centre: Tensor, whitening: Tensor) -> NDArray[np.float32]:

@@ -56,9 +56,22 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
         notes=[_grouped(text) for text in describe(evaluation, run)],
         calibration_words=_whose(evaluation, kind),
         advise=False,
-        extra={"The table": run.notices or ["Nothing to remark."]},
+        extra={**_classes(evaluation), "The table": run.notices or ["Nothing to remark."]},
         overwrite=overwrite,
     )
+
+
+def _classes(found: Evaluation) -> dict[str, object]:
+    """A section with what the averages hide: each class by itself."""
+    if not found.classes:
+        return {}
+    return {
+        "Each class, the rarest first": {
+            own.name: f"{own.rows:,} rows; answered so: {own.recall:.1%} of them (recall); in the set of plausible "
+            f"classes: {own.coverage:.1%}; wrong without a human asked: {own.wrong_unasked:,}"
+            for own in found.classes
+        }
+    }
 
 
 def _whose(found: Evaluation, kind: TableKind) -> str:

@@ -21,7 +21,6 @@ from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.schema import Schema
 from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, StoreError
-from temperance.predict import Predictive
 
 _OPEN_ROWS = 512  # rows with unknown values at once: each stands for many
 _OUTPUTS = 2**24  # draws × rows × outputs of a chunk, which are then kept between statistics
@@ -47,7 +46,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
     total, unsure = len(encoded.x), encoded.open_rows
     strange = run.state.strangeness.flags(encoded.x)
     if not len(unsure):
-        made = _columns_of(run, run.predictive_of(encoded))
+        made = _columns_of(run, encoded)
     else:
         plain = np.setdiff1d(np.arange(total), unsure)
         parts = [(plain, Encoded(encoded.x[plain]))] if len(plain) else []
@@ -56,8 +55,9 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
             parts.append((rows, _some(encoded, rows)))
         made = {}
         for rows, part in parts:
-            for name, values in _columns_of(run, run.predictive_of(part), bool(part.unknown)).items():
+            for name, values in _columns_of(run, part).items():
                 made.setdefault(name, np.empty(total, dtype=values.dtype))[rows] = values
+    made["epistemic_share"][strange] = 1.0  # whatever the model says of them is extrapolation
     ask = made["ask_a_human"] | strange
     ask[unsure] = True
     made["ask_a_human"] = np.where(ask, "yes", "no").astype(object)
@@ -70,13 +70,23 @@ def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
     return Encoded(encoded.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, encoded._columns)
 
 
-def _columns_of(run: TableRun, predictive: Predictive, unknown: bool = False) -> dict[str, NDArray[Any]]:
-    guard = run.guard
-    made, known, total = kind_of(run.schema).columns(run.schema, guard, predictive, unknown)
-    share = np.divide(known, total, out=np.zeros_like(total), where=total > 0)
-    made["epistemic_share"] = np.clip(share, 0.0, 1.0)
+def _columns_of(run: TableRun, encoded: Encoded) -> dict[str, NDArray[Any]]:
+    guard, predictive = run.guard_at(encoded), run.predictive_of(encoded)
+    made, known, total = kind_of(run.schema).columns(run.schema, guard, predictive, bool(encoded.unknown))
+    made["epistemic_share"] = epistemic_share(known, total)
     made["ask_a_human"] = guard.asks(predictive)
     return made
+
+
+def epistemic_share(epistemic: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The part of the uncertainty that more data would remove: 0 where there is none at all, 1 where it has no bound.
+
+    >>> epistemic_share(np.array([1.0, 0.0, 5.0]), np.array([4.0, 0.0, np.inf])).tolist()
+    [0.25, 0.0, 1.0]
+    """
+    finite = np.isfinite(total) & (total > 0)
+    share = np.divide(epistemic, total, out=np.zeros_like(total), where=finite)
+    return np.where(np.isfinite(total), np.clip(share, 0.0, 1.0), 1.0)
 
 
 def _flag_texts(run: TableRun, encoded: Encoded, strange: NDArray[np.bool_]) -> NDArray[Any]:
@@ -116,6 +126,8 @@ def predict_file(
         raise DataError(f"{table.name} lacks columns of the training table: {', '.join(f'`{n}`' for n in lacking)}.")
     check_new_names(run.schema, table.columns)
     rows = max(1000, min(CHUNK, _OUTPUTS // (30 * run.schema.outputs)))
+    if run.state.folds:  # each new row is compared with each row that promises
+        rows = max(1000, min(rows, _OUTPUTS // len(run.state.guard_y)))
     asked = total = 0
     try:
         with files.replacing(path) as draft:

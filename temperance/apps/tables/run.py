@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,18 @@ import torch
 from numpy.typing import NDArray
 
 from temperance.apps.tables.encode import Encoded, encode
+from temperance.apps.tables.folds import FoldModel
 from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import Strangeness
 from temperance.apps.tables.reading import TableFile, open_table
-from temperance.apps.tables.safeguards import Guard, make_guard
+from temperance.apps.tables.safeguards import Guard, GuardRows, make_guard
 from temperance.apps.tables.schema import Schema, check_target
 from temperance.core import files
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.model.likelihoods import Likelihood
-from temperance.predict import Predictive, ValuePredictive
+from temperance.predict import MonotonePredictive, Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
 from temperance.run.fitted import Fitted
 
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TableState(Value):
-    """What is saved of a run beside its posterior."""
+    """What is saved of a run beside its posterior. A small table has models of ``folds``; ``guard_folds`` then
+    says which of them has not seen each of the rows that promise, ``guard_usual`` which of these are like the others.
+    """
 
     schema: Schema
     calibrator: Any
@@ -48,6 +51,9 @@ class TableState(Value):
     hidden: tuple[int, ...]
     seed: int
     settings: dict[str, Any] = field(default_factory=dict)
+    folds: tuple[FoldModel, ...] = ()
+    guard_folds: torch.Tensor | None = None
+    guard_usual: torch.Tensor | None = None
 
 
 @dataclass
@@ -91,21 +97,39 @@ class TableRun:
         """The same of encoded rows."""
         return in_units(self.schema, predict_encoded(self.fitted, encoded, calibrator=self.state.calibrator))
 
+    @cached_property
+    def _fold_fits(self) -> list[tuple[Schema, Fitted]]:
+        return [
+            (model.schema(self.schema), model.fitted(self.fitted, self.schema, self.state.hidden))
+            for model in self.state.folds
+        ]
+
+    def guard_at(self, encoded: Encoded) -> Guard:
+        """The promises for these rows: those of a small table ask the models of all folds."""
+        if not self.state.folds:
+            return self.guard
+        plain = in_units(self.schema, predict_encoded(self.fitted, encoded))
+        return self.guard.beside(plain, [in_units(own, predict_encoded(fit, encoded)) for own, fit in self._fold_fits])
+
     def with_guard(
-        self, level: float | None = None, error_rate: float | None = None, tolerance: float | None = None
+        self,
+        level: float | None = None,
+        error_rate: float | None = None,
+        tolerance: float | None = None,
+        per_class: bool | None = None,
     ) -> TableRun:
         """The run with another level of the intervals or another error rate, from the validation rows it keeps."""
         old = self.guard
-        wanted = tuple(
-            now if now is not None else then
+        level, error_rate, tolerance = (
+            then if now is None else now
             for now, then in ((level, old.level), (error_rate, old.error_rate), (tolerance, old.tolerance))
         )
-        if wanted == (old.level, old.error_rate, old.tolerance):
+        per_class = old.per_class if per_class is None else per_class
+        if (level, error_rate, tolerance, per_class) == (old.level, old.error_rate, old.tolerance, old.per_class):
             return self
-        guard, words = guard_from(
-            self.schema, self.predictive_of, self.state.strangeness, self.state.guard_x.numpy(),
-            self.state.guard_y.numpy(), *wanted,
-        )  # fmt: skip
+        guard, words = guard_of(
+            self.state, self.predictive_of, self._fold_fits, level, error_rate, tolerance, per_class
+        )
         return TableRun(
             dataclasses.replace(self.state, guard=guard), self.fitted, self.test_frame, [*self.notices, *words]
         )
@@ -117,12 +141,13 @@ class TableRun:
         level: float | None = None,
         error_rate: float | None = None,
         tolerance: float | None = None,
+        per_class: bool | None = None,
     ) -> pd.DataFrame:
         """The rows of ``data`` with predictions beside them; see ``temperance predict --help`` for the columns."""
         from temperance.apps.tables.predictions import check_new_names, prediction_columns
 
         table = open_table(data)
-        run = self.with_guard(level, error_rate, tolerance)
+        run = self.with_guard(level, error_rate, tolerance, per_class)
         frame = whole_frame(table, self.schema.kept_as_text(table.columns))
         check_new_names(run.schema, frame.columns)
         made = pd.DataFrame(prediction_columns(run, frame), index=frame.index)
@@ -178,25 +203,48 @@ def in_units(schema: Schema, predictive: Predictive) -> Predictive:
         return predictive
     assert isinstance(predictive, ValuePredictive)
     shift, scale = torch.tensor([[schema.centre], [schema.spread]], dtype=torch.float64)
-    return AffinePredictive(predictive, shift, scale)
+    made = AffinePredictive(predictive, shift, scale)
+    return made if schema.transform is None else MonotonePredictive(made, schema.transform)
 
 
-def guard_from(
-    schema: Schema,
+def guard_of(
+    state: TableState,
     predict: Callable[[Encoded], Predictive],
-    strangeness: Strangeness,
-    x: NDArray[np.float32],
-    y: NDArray[np.float64],
+    folds: Sequence[tuple[Schema, Fitted]],
     level: float,
     error_rate: float,
     tolerance: float,
+    per_class: bool = False,
 ) -> tuple[Guard, list[str]]:
-    """The promises that these held-out rows allow."""
-    usual = ~strangeness.flags(x)
+    """The promises that the rows kept for them allow."""
+    kind = kind_of(state.schema)
+    if per_class and not state.schema.classes:
+        raise ArgumentError(f"`per_class` is for classes; the target `{state.schema.target}` has none. Leave it out.")
+    x, y = state.guard_x.numpy(), state.guard_y.numpy()
+    usual = ~state.strangeness.flags(x) if state.guard_usual is None else state.guard_usual.numpy().copy()
     if not usual.any():
         usual[:] = True
-    everyone, some = predict(Encoded(x)), predict(Encoded(x[usual]))
-    return make_guard(everyone, y, usual, some, kind_of(schema), level, error_rate, tolerance)
+    place = np.zeros(len(y), dtype=np.int64) if state.guard_folds is None else state.guard_folds.numpy()
+    parts = []
+    for k, ask in enumerate(_askers(predict, folds)):
+        own = place == k
+        some = own & usual
+        parts.append(GuardRows(ask(x[own]), y[own], usual[own], ask(x[some]) if some.any() else None))
+    rows = sum(state.settings[name] for name in ("rows", "validation rows", "test rows"))
+    return make_guard(
+        parts, kind, level, error_rate, tolerance, per_class=per_class, table_rows=rows, classes=state.schema.classes
+    )
+
+
+def _askers(
+    predict: Callable[[Encoded], Predictive], folds: Sequence[tuple[Schema, Fitted]]
+) -> list[Callable[[NDArray[np.float32]], Predictive]]:
+    """The model, or those of the folds: each from inputs to a predictive."""
+
+    def ask(fold: tuple[Schema, Fitted], x: NDArray[np.float32]) -> Predictive:
+        return in_units(fold[0], predict_encoded(fold[1], Encoded(x)))
+
+    return [partial(ask, fold) for fold in folds] or [lambda x: predict(Encoded(x))]
 
 
 def whole_frame(table: TableFile, text: list[str] | None = None) -> pd.DataFrame:

@@ -26,6 +26,7 @@ from temperance.apps.tables.columns import (
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Classes, Counts, Outcome, Reals
+from temperance.predict.monotone import Monotone
 
 _FEW = 10  # whole numbers with at most so many different values are classes
 _DISPERSED = 5.0  # whole numbers whose variance is more than so many times their mean are no counts
@@ -33,7 +34,7 @@ _DISPERSED = 5.0  # whole numbers whose variance is more than so many times thei
 
 @dataclass(frozen=True, eq=False)
 class Schema(Value):
-    """The columns of a run. Real targets are standardised: y = centre + spread · z.
+    """The columns of a run. Real targets are standardised: y = centre + spread · z, or ``transform`` of y is.
 
     >>> Schema("price", Reals(), (), (), centre=100.0, spread=10.0).class_index
     {}
@@ -45,6 +46,7 @@ class Schema(Value):
     classes: tuple[str, ...] = ()
     centre: float = 0.0
     spread: float = 1.0
+    transform: Monotone | None = None
     id: str | None = None
     group: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +21,18 @@ _ROWS = 20_000
 
 
 @dataclass
+class ClassScores:
+    """One class: how many rows have it, how many of these are answered so (``recall``), hold it in their set
+    (``coverage``), and are answered wrongly without a human being asked (``wrong_unasked``)."""
+
+    name: str
+    rows: int
+    recall: float
+    coverage: float
+    wrong_unasked: int
+
+
+@dataclass
 class Evaluation:
     """Scores of a run and of the baseline; lower is better but for ``accuracy`` and ``coverage``.
 
@@ -27,7 +40,7 @@ class Evaluation:
     often the truth lies in the interval (or set) of level ``level``, ``size`` the mean width of the interval (number of
     classes in the set); ``share_deferred`` on how many rows a human is asked, ``error_rate_answered`` how many of the
     other answers are wrong, and ``rows_answered`` of how many. ``errors`` are standard errors of the scores that are
-    means over rows.
+    means over rows. ``classes`` has the same of each class, the rarest first.
     """
 
     outcome: Outcome
@@ -45,6 +58,7 @@ class Evaluation:
     error_rate_answered: float
     rows_answered: int
     notices: list[str] = field(default_factory=list)
+    classes: list[ClassScores] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what cannot be said (an error rate of no answers) is None."""
@@ -82,7 +96,7 @@ def evaluate_table(run: TableRun, table: TableFile) -> Evaluation:
 
 def row_scores(run: TableRun, encoded: Encoded, y: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """What each row contributes to the scores of the run and of the baseline."""
-    kind, guard = kind_of(run.schema), run.guard
+    kind, guard = kind_of(run.schema), run.guard_at(encoded)
     predictive = run.predictive_of(encoded)
     asked = guard.asks(predictive) | run.state.strangeness.flags(encoded.x)
     asked[encoded.open_rows] = True
@@ -103,5 +117,16 @@ def summary(run: TableRun, rows: dict[str, NDArray[np.float64]], notices: list[s
         kind.shown_tolerance(run.guard.tolerance), found, errors,
         kind.baseline_scores(run.baseline, rows["y"]), float(rows["covered"].mean()), float(rows["size"].mean()),
         float(rows["asked"].mean()), float(rows["wrong"][answered].mean()) if answered.any() else math.nan,
-        int(answered.sum()), notices,
+        int(answered.sum()), notices, _each_class(run.schema.classes, rows),
     )  # fmt: skip
+
+
+def _each_class(names: Sequence[str], rows: dict[str, NDArray[np.float64]]) -> list[ClassScores]:
+    made = []
+    for k, name in enumerate(names):
+        own = rows["y"] == k
+        if own.any():
+            wrong, unasked = rows["wrong"][own] == 1, rows["asked"][own] == 0
+            recall, covered = 1 - float(wrong.mean()), float(rows["covered"][own].mean())
+            made.append(ClassScores(name, int(own.sum()), recall, covered, int((wrong & unasked).sum())))
+    return sorted(made, key=lambda found: found.rows)

@@ -20,6 +20,8 @@ _NAMES = {
     "crps": "CRPS",
 }  # fmt: skip
 
+_CLASSES = 20
+
 
 def show_evaluation(found: Evaluation, run: TableRun) -> None:
     """A run beside the baseline, and what that means in words."""
@@ -39,8 +41,24 @@ def show_evaluation(found: Evaluation, run: TableRun) -> None:
     shown = f"{found.error_rate_answered:.1%}" if found.rows_answered else "none answered"
     table.add_row("wrong among the others", shown, "")
     _console().print(table)
+    if found.classes:
+        _show_classes(found)
     for words in [*found.notices, *describe(found, run)]:
         print(words)
+
+
+def _show_classes(found: Evaluation) -> None:
+    """What the averages hide: each class by itself, the rarest first."""
+    table = Table(title="each class, the rarest first", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("class")
+    for heading in ("test rows", "answered so (recall)", "in the set", "wrong, no human asked"):
+        table.add_column(heading, justify="right")
+    for own in found.classes[:_CLASSES]:
+        shown = (f"{own.rows:,}", f"{own.recall:.1%}", f"{own.coverage:.1%}", f"{own.wrong_unasked:,}")
+        table.add_row(escape(own.name), *shown)
+    _console().print(table)
+    if len(found.classes) > _CLASSES:
+        print(f"({len(found.classes) - _CLASSES} more classes, with more rows: `temperance evaluate --json` has them)")
 
 
 def show_comparison(found: Comparison) -> None:

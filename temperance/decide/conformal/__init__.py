@@ -12,6 +12,7 @@ classes and ``interval(predictive)`` for real targets and counts.
 | :class:`NormalisedResidual` | values | abs(y − mean) / std |
 | :class:`CQR` | values | how far outside the predictive's own quantiles |
 | :class:`Mondrian` | any of them | a threshold for each group, or each class |
+| :class:`Cross` | any of them | K models, each with the scores of the fold that it has not seen |
 | :class:`AdaptiveConformal` | streams | a level that follows the misses |
 
 Why not `mapie`? It conformalises scikit-learn estimators: it wants an object with ``fit`` and ``predict`` and calls it
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from temperance.decide.conformal.adaptive import AdaptiveConformal, AdaptiveState
 from temperance.decide.conformal.base import Conformal, ConformalRule
+from temperance.decide.conformal.cross import Cross, CrossConformal
 from temperance.decide.conformal.mondrian import Mondrian
 from temperance.decide.conformal.quantile import conformal_quantile, conformal_rank, coverage_law
 from temperance.decide.conformal.rules import APS, CQR, RAPS, NormalisedResidual, Split
@@ -36,6 +38,8 @@ __all__ = [
     "AdaptiveState",
     "Conformal",
     "ConformalRule",
+    "Cross",
+    "CrossConformal",
     "Mondrian",
     "NormalisedResidual",
     "Split",

@@ -261,6 +261,13 @@ class Conformal(Value):
             raise ArgumentError("`predictive` must have positions: the rule was calibrated on rows that have.")
 
 
+def every_class_score(rule: ConformalRule, predictive: Predictive, seed: int) -> Tensor:
+    """The score of every class of every row, rows × classes."""
+    if not isinstance(predictive, CategoryPredictive):
+        raise ArgumentError(f"`predictive` must be that of classes; got {type(predictive).__name__}. See interval.")
+    return rule.class_scores(probabilities(predictive), _uniforms_of(predictive, seed))
+
+
 def precise_targets(predictive: ValuePredictive, y: Any) -> Tensor:
     """Targets in float64: in float32 those far from zero would lose what the intervals are about."""
     predictive._targets(y)  # the checks
@@ -285,6 +292,9 @@ def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tens
     the nearest: both only add to what is kept.
     """
     least, whole = predictive.outcome.least, predictive.outcome.whole
+    bent = predictive.symmetric()[1]
+    if bent is not None:
+        least = max(least, bent.least)
     middle = low + (high - low) / 2
     low, high = torch.where(low > high, middle, low), torch.where(low > high, middle, high)
     slack = 1e-12 * torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)

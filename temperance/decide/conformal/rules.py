@@ -51,19 +51,24 @@ class Split(ConformalRule):
 @dataclass(frozen=True, eq=False)
 class NormalisedResidual(ConformalRule):
     """|y − mean| / std: intervals as wide as the predictive thinks they should be, up to one factor (Papadopoulos et
-    al. 2008). Same guarantee as :class:`Split`."""
+    al. 2008). Same guarantee as :class:`Split`. Where the logarithm of y was learned it is that of log y, and the ends
+    of intervals are their exponentials: they stay where y can be."""
 
     def value_scores(self, predictive: ValuePredictive, y: Tensor, level: float) -> Tensor:
         """|y − mean| / std."""
-        return (y - predictive.mean().double()).abs() / predictive.std().double()
+        base, bent = predictive.symmetric()
+        known = y if bent is None else bent.forward(y)
+        return (known - base.mean().double()).abs() / base.std().double()
 
     def value_bounds(self, predictive: ValuePredictive, threshold: Tensor, level: float) -> tuple[Tensor, Tensor]:
         """mean ± threshold · std; everything where the predictive itself is not finite."""
-        mean, std = predictive.mean().double(), predictive.std().double()
+        base, bent = predictive.symmetric()
+        mean, std = base.mean().double(), base.std().double()
         known = mean.isfinite() & std.isfinite()
         reach = torch.where(known, threshold * std.nan_to_num(posinf=0.0), math.inf)
         centre = mean.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        return centre - reach, centre + reach
+        low, high = centre - reach, centre + reach
+        return (low, high) if bent is None else (bent.inverse(low), bent.inverse(high))
 
 
 @dataclass(frozen=True, eq=False)

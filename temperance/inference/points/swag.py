@@ -57,7 +57,10 @@ class SWAG(Wrapper):
     z₂ of K numbers being the same for all layers. With ``rank=0`` only the diagonal is used, N(θ̄, diag(s²)).
 
     Args:
-        base: ``MAP`` with the optimiser that does the walking, as a rule SGD with momentum.
+        base: ``MAP`` with the optimiser that does the walking, as a rule SGD with momentum. Where noise is learned and
+            becomes small, gradients grow as one over its square, and SGD at a constant rate leaps until its ReLUs are
+            dead (on UCI energy: RMSE 8.0 at lr=0.02, 1.4 by Adam): Adam, whose steps have a size of their own, walks
+            on. The recipes for tables use it.
         rank: K, deviations kept (0, or at least 2). ``None``: 20, and where the run has fewer epochs to collect from,
             iterates are taken more often, so that there are so many (or one at each step, of a very short run).
         start: the fraction of the run after which iterates are collected.
@@ -86,13 +89,13 @@ class SWAG(Wrapper):
         recipes=(
             Recipe(
                 "swag",
-                "SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9}))",
-                "a Gaussian through the last iterates of SGD",
+                "SWAG(MAP(lr=5e-3))",
+                "a Gaussian through the last places that ordinary training passes",
             ),
             Recipe(
                 "multiswag",
-                "Ensemble(SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9})), 5)",
-                "five Gaussians, each through the iterates of its own SGD",
+                "Ensemble(SWAG(MAP(lr=5e-3)), 5)",
+                "five Gaussians, each through the last places of a training of its own",
             ),
         ),
         demo=(Recipe("SWAG", "SWAG(MAP(lr=0.03, optimizer=SGD, optimizer_args={'momentum': 0.9}))"),),

@@ -12,6 +12,8 @@ from temperance.core.errors import NetworkError
 from temperance.model.likelihoods.base import LearnedValues, diagonal
 from temperance.model.likelihoods.real import AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
 
+_MOST = 40.0  # log s at most: in float32 exp(2 · 40) is finite, exp(2 · 45) is not
+
 
 @dataclass(frozen=True, eq=False)
 class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
@@ -57,7 +59,7 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
 @dataclass(frozen=True, eq=False)
 class HeteroscedasticNormal(GaussianNoise):
     """y ~ N(m(x), s(x)²) with noise that depends on the input: the network gives 2D outputs, D means then D values of
-    log s.
+    log s. Beyond e⁴⁰ the noise grows no more: far from the training rows its square would not be finite.
 
     >>> HeteroscedasticNormal().log_prob(torch.zeros(1, 2), torch.zeros(1, 1), {})
     tensor([-0.9189])
@@ -86,7 +88,7 @@ class HeteroscedasticNormal(GaussianNoise):
 
     def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
-        return outputs[..., outputs.shape[-1] // 2 :].exp()
+        return outputs[..., outputs.shape[-1] // 2 :].clamp(max=_MOST).exp()
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(1/s², 2)."""

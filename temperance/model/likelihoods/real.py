@@ -58,6 +58,10 @@ class RealLikelihood(QuantityLikelihood):
         """Entropy of z in nats."""
         return 0.5 * math.log(2 * math.pi * math.e)
 
+    def standard_log_moment(self, t: Tensor) -> Tensor | None:
+        """log E exp(t z), where it is known in closed form."""
+        return None
+
     def standard_sample(self, like: Tensor, rng: torch.Generator) -> Tensor:
         """Draws of z with the shape of ``like``."""
         return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
@@ -92,6 +96,12 @@ class RealLikelihood(QuantityLikelihood):
         location = self.location(outputs)
         return location + self.noise_scale(outputs, learned) * self.standard_sample(location, rng)
 
+    def log_exponential_moment(self, outputs: Tensor, learned: LearnedValues, t: float) -> Tensor | None:
+        """t · location + log E exp(t · scale · z)."""
+        location = self.location(outputs).double()
+        each = self.standard_log_moment(t * self.noise_scale(outputs, learned).double())
+        return None if each is None else t * location + each
+
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
         return check_real_targets(y, num_outputs, dtype, type(self).__name__)
@@ -100,10 +110,9 @@ class RealLikelihood(QuantityLikelihood):
 class GaussianNoise(RealLikelihood):
     """z is standard normal: y ~ N(location, scale²)."""
 
-    def log_exponential_moment(self, outputs: Tensor, learned: LearnedValues, t: float) -> Tensor | None:
-        """t · mean + t²/2 · variance."""
-        mean, variance = (f(outputs, learned).double() for f in (self.mean, self.variance))
-        return t * mean + 0.5 * t * t * variance
+    def standard_log_moment(self, t: Tensor) -> Tensor | None:
+        """t² / 2."""
+        return 0.5 * t.square()
 
 
 class AdditiveGaussianNoise(GaussianNoise):

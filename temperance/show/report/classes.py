@@ -196,15 +196,28 @@ class ClassPart(Chapter):
             self.selective("error rate"),
         ]
 
+    def _guessing(self) -> tuple[float, float]:
+        """Log-loss and accuracy of one who knows how frequent each answer is here, and nothing else."""
+        if self.labels:
+            yes = self.truth.double().mean(0)
+            shares = torch.stack([1 - yes, yes])
+        else:
+            shares = torch.bincount(self.right_class).double().unsqueeze(1) / self.rows
+        return float(-torch.special.xlogy(shares, shares).sum()), float(shares.amax(0).mean())
+
     def scores(self) -> list[tuple[str, str, str]]:
         """See :class:`Chapter`."""
-        guess = math.log(2) * (self.answers / self.rows) if self.labels else math.log(self.probs.shape[1])
+        guess, frequent = self._guessing()
         found = [
-            ("accuracy", percent(self.accuracy, 2), "the share of right answers"),
+            (
+                "accuracy",
+                percent(self.accuracy, 2),
+                f"the share of right answers; always the most frequent one: {percent(frequent, 2)}",
+            ),
             (
                 "log-loss",
                 number(-float(self.log_prob.mean())),
-                f"nats a row, less is better; guessing: {number(guess)}",
+                f"nats a row, less is better; guessing by how frequent each is: {number(guess)}",
             ),
             ("Brier score", number(scores.brier(self.pairs, self.right_class)), "squared error of the probabilities"),
             ("ECE", number(self.ece.value), "mean gap between confidence and accuracy, 15 bins"),

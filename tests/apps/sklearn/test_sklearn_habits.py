@@ -119,7 +119,6 @@ def test_float32_is_learned_in_float32() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "says"),
     [
-        (np.where(X > 7, np.nan, X), Y, "NaN"),
         (np.where(X > 7, np.inf, X), Y, "infinity"),
         (X, np.zeros(len(X), int), "1 class"),
         (X[:1], Y[:1], "1 class"),
@@ -341,3 +340,107 @@ def test_a_damaged_or_malformed_estimator_is_found_out(tmp_path: Path) -> None:
             BayesianClassifier.load(path)
     (path / "manifest.json").write_bytes(before)
     BayesianClassifier.load(path)
+
+
+# ---------------------------------------------------------------------- missing values, more rows, several labels
+
+
+def test_missing_values_are_learned_from_and_answered() -> None:
+    rng = np.random.default_rng(0)
+    holes = np.where((rng.random(X.shape) < 0.2) & (np.arange(4) < 2), np.nan, X)
+    holes[Y == 2, 0] = np.nan  # that it is missing says something
+    model = BayesianClassifier("map", hidden=(8,), epochs=30, random_state=0).fit(holes, Y)
+    assert model.n_features_in_ == 4
+    assert model._blueprint.inputs == 6  # two columns have gaps
+    assert model.score(holes, Y) > 0.9
+    same_predictions(model, pickle.loads(pickle.dumps(model)))
+    assert model.__sklearn_tags__().input_tags.allow_nan
+    with pytest.warns(TemperanceWarning, match="columns 3 have missing values and had none in training"):
+        assert np.isfinite(model.predict_proba(np.where(np.arange(4) == 3, np.nan, X))).all()
+    regressor = BayesianRegressor("map", **QUICK).fit(holes, X[:, 2])
+    assert np.isfinite(regressor.predict(holes)).all()
+    empty = np.where(np.arange(4) == 1, np.nan, X)
+    assert np.isfinite(BayesianRegressor("map", **QUICK).fit(empty, X[:, 2]).predict(empty)).all()
+
+
+def test_missing_values_are_saved(tmp_path: Path) -> None:
+    holes = np.where(X > 6, np.nan, X)
+    model = BayesianClassifier("map", **QUICK).fit(holes, Y)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(
+        BayesianClassifier.load(tmp_path / "model").predict_proba(holes), model.predict_proba(holes)
+    )
+
+
+def test_rows_that_come_in_parts_are_learned_as_one() -> None:
+    whole = BayesianClassifier("map", **QUICK).fit(X, NAMES).predict_proba(X)
+    model = BayesianClassifier("map", **QUICK)
+    model.partial_fit(X[:60], NAMES[:60], classes=np.unique(NAMES))  # two of the three classes
+    assert model.predict_proba(X).shape == (150, 3)
+    model.partial_fit(X[60:], NAMES[60:])
+    np.testing.assert_array_equal(model.predict_proba(X), whole)
+    with pytest.raises(DataError, match="labels that `classes` named"):
+        model.partial_fit(X[:2], ["rose", "setosa"])
+    with pytest.raises(ArgumentError, match="`classes` must be given"):
+        BayesianClassifier("map", **QUICK).partial_fit(X, Y)
+    after = BayesianClassifier("map", **QUICK).fit(X[50:], NAMES[50:])
+    with pytest.raises(DataError, match="labels that `classes` named"):
+        after.partial_fit(X[:50], NAMES[:50])
+    with pytest.raises(ArgumentError, match="not saved with an estimator"):
+        pickle.loads(pickle.dumps(model)).partial_fit(X, NAMES)
+    first = BayesianRegressor("map", **QUICK).fit(X, X[:, 0]).predict(X)
+    parts = BayesianRegressor("map", **QUICK).partial_fit(X[:100], X[:100, 0]).partial_fit(X[100:], X[100:, 0])
+    np.testing.assert_array_equal(parts.predict(X), first)
+    with pytest.raises(DataError, match="as many columns"):
+        parts.partial_fit(X, X[:, :2])
+
+
+def test_several_labels_are_bernoulli(tmp_path: Path) -> None:
+    labels = np.column_stack([X[:, 0] > 5.8, Y == 0, Y != 0]).astype(int)
+    model = BayesianClassifier("Ensemble(MAP(lr=2e-2), 2)", hidden=(8,), epochs=40, random_state=0).fit(X, labels)
+    assert isinstance(model.fitted_.target.likelihood, tp.Bernoulli)
+    probs = model.predict_proba(X)
+    assert probs.shape == (150, 3)
+    assert probs[:, 1:].sum(1) == pytest.approx(np.ones(150), abs=0.2)
+    assert (model.predict(X) == (probs > 0.5)).all()
+    assert model.score(X, labels) > 0.9
+    by_hand = np.log(np.where(labels == 1, probs, 1 - probs)).sum(1).mean()
+    assert model.log_score(X, labels) == pytest.approx(by_hand, rel=1e-3)
+    total, aleatoric, epistemic = model.uncertainty(X)
+    np.testing.assert_allclose(total, aleatoric + epistemic, atol=1e-6)
+    same_predictions(model, pickle.loads(pickle.dumps(model)))
+    model.save(tmp_path / "model")
+    same_predictions(model, BayesianClassifier.load(tmp_path / "model"))
+    assert model.fit(X, Y).predict(X).shape == (150,)  # and back
+    with pytest.raises(ValueError, match=r"zeros and ones|not supported|Unknown label"):
+        BayesianClassifier("map", **QUICK).fit(X, np.column_stack([Y, Y]))
+
+
+def test_grid_search_over_names_expressions_and_methods() -> None:
+    methods = ["map", "Ensemble(MAP(lr=1e-2), 2)", tp.Laplace(tp.MAP(lr=5e-3))]
+    search = GridSearchCV(BayesianRegressor(**QUICK), {"method": methods}, cv=2, n_jobs=1).fit(X, X[:, 0])
+    assert search.best_params_["method"] in methods
+    for method in methods:
+        model = clone(BayesianRegressor(**QUICK).set_params(method=method))
+        assert model.get_params()["method"] == method
+        assert np.isfinite(model.fit(X, X[:, 0]).predict(X)).all()
+
+
+def test_small_fits_take_one_thread_and_give_it_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    seen = []
+    try:
+        real = tp.MAP.step
+
+        def step(self: Any, *arguments: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return real(self, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tp.MAP, "step", step)
+            BayesianClassifier("map", **QUICK).fit(X, Y)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -41,7 +41,7 @@ def test_fit_says_what_it_saw_and_what_comes_next(folder: Path, capsys: pytest.C
     assert main(["fit", data, "--target", "y", "--method", "map", "--epochs", "1", "--out", out, "--drop", "b"]) == 0
     said = capsys.readouterr().out
     assert "y: 2 different texts -> classification" in said
-    assert "180 rows to train on, 60 for validation, 60 for the test." in said
+    assert "240 rows to train on and to promise with, in 5 folds, 60 for the test." in said
     assert "baseline" in said
     assert f"temperance predict {out} new.csv" in said
 

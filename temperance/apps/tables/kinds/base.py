@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from temperance.apps.tables.schema import Schema
-from temperance.core.errors import DataError
+from temperance.core.errors import ArgumentError, DataError
 from temperance.core.registry import ByOutcome
 from temperance.decide.conformal import ConformalRule
 from temperance.judge.calibrate import CalibrationRule
 from temperance.model.likelihoods import Likelihood
+from temperance.predict.monotone import Monotone
 
 if TYPE_CHECKING:
     from temperance.apps.tables.safeguards import Guard
@@ -71,9 +72,17 @@ class TableKind(ABC):
 
     # ------------------------------------------------------------------ learning
 
-    def units(self, y: Numbers) -> tuple[float, float]:
-        """Centre and spread by which targets are standardised."""
+    def units(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
+        """Centre and spread by which targets (bent by ``transform``) are standardised."""
         return 0.0, 1.0
+
+    def transforms(self, y: Numbers) -> tuple[Monotone, ...]:
+        """Units, other than its own, in which such a target may be easier to learn."""
+        return ()
+
+    def forced(self, y: Numbers, name: str) -> tuple[Monotone, ...]:
+        """The same where the user asks for the logarithm: raise where there is none."""
+        raise ArgumentError(f"`log` is for positive numbers; the target `{name}` has {self.entry}s of another kind.")
 
     @abstractmethod
     def model_targets(self, schema: Schema, y: Numbers) -> Tensor:

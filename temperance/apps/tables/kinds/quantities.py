@@ -15,18 +15,19 @@ from torch import Tensor
 from temperance.apps.tables.columns import numbers_of
 from temperance.apps.tables.kinds.base import KINDS, Columns, Numbers, TableKind, flat, standard_error
 from temperance.apps.tables.schema import Schema
-from temperance.core.errors import DataError
+from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Counts, Reals
 from temperance.decide.conformal import ConformalRule, NormalisedResidual
 from temperance.judge.calibrate import CalibrationRule, VarianceScale
 from temperance.model.likelihoods import HeteroscedasticNormal, Normal, Poisson
-from temperance.predict import ValuePredictive, scores
+from temperance.predict import Log, Monotone, ValuePredictive, scores
 
 if TYPE_CHECKING:
     from temperance.apps.tables.safeguards import Guard
     from temperance.apps.tables.scores import Evaluation
 
 _DRAWS = 200
+_SKEWED = 1.0  # an exponential distribution has 2, a normal one 0
 _BASELINE_SEED, _BASELINE_DRAWS = 0, 2000
 
 
@@ -122,13 +123,28 @@ class RealKind(QuantityKind):
 
     likelihoods = (HeteroscedasticNormal(), Normal())
 
-    def units(self, y: Numbers) -> tuple[float, float]:
+    def units(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
         """Mean and spread."""
-        return float(y.mean()), float(y.std()) or 1.0
+        known = _bent(y, transform)
+        return float(known.mean()), float(known.std()) or 1.0
+
+    def transforms(self, y: Numbers) -> tuple[Monotone, ...]:
+        """The logarithm of numbers that are all positive, and skewed, and less so after it."""
+        if not (y > 0).all():
+            return ()
+        before, after = scipy.stats.skew(y), scipy.stats.skew(np.log(y))
+        return (Log(),) if before > _SKEWED and abs(after) < before else ()
+
+    def forced(self, y: Numbers, name: str) -> tuple[Monotone, ...]:
+        """The logarithm, of positive numbers."""
+        if not (y > 0).all():
+            raise ArgumentError(f"`log` needs positive numbers; the target `{name}` has {y.min():g}. Leave it out.")
+        return (Log(),)
 
     def model_targets(self, schema: Schema, y: Numbers) -> Tensor:
         """Standardised."""
-        return torch.from_numpy(((y - schema.centre) / schema.spread).astype(np.float32)[:, None])
+        known = (_bent(y, schema.transform) - schema.centre) / schema.spread
+        return torch.from_numpy(known.astype(np.float32)[:, None])
 
     def calibration(self) -> CalibrationRule | None:
         """A factor on the spread."""
@@ -180,6 +196,11 @@ class CountKind(QuantityKind):
             "rmse": scores.rmse(np.full(len(y), mean), y),
             "crps": float(crps),
         }
+
+
+def _bent(y: Numbers, transform: Monotone | None) -> Numbers:
+    """Targets in the units that are learned."""
+    return y if transform is None else transform.forward(torch.from_numpy(y)).numpy()
 
 
 def _crps(predictive: ValuePredictive, y: Numbers) -> Numbers:
