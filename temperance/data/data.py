@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_instance
+from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, generator
@@ -154,8 +155,9 @@ class Data:
     def _take(self, source: RowSource, info: DataInfo | None) -> None:
         if source.num_data < 1:
             raise DataError("`data` must have at least one row; got an empty data set.")
+        check_instance(info, "info", DataInfo, "a DataInfo", optional=True)
         self._source = source
-        self.info = info or DataInfo()
+        self.info = DataInfo() if info is None else info
         self.batch_size: int | None = None  # what a DataLoader asked for
 
     def __len__(self) -> int:
@@ -298,7 +300,7 @@ class Data:
         digest = hashlib.sha256(str(self.num_data).encode())
         for name, value in self._source.probe():
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+            digest.update(tensor_bytes(value))
         return digest.hexdigest()
 
 
@@ -325,6 +327,8 @@ def _as_tensor(value: Any, argument: str) -> Tensor:
 
 
 def _as_inputs(value: Any, argument: str) -> Inputs:
+    if isinstance(value, Mapping | tuple) and not value:
+        raise DataError(f"`{argument}` must hold at least one tensor; got {value!r}.")
     if isinstance(value, Mapping):
         return {str(key): _as_tensor(entry, f"{argument}[{key!r}]") for key, entry in value.items()}
     if isinstance(value, tuple):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count, check_level, real, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive, class_probabilities
@@ -124,8 +124,8 @@ class LinexLoss(Loss):
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shape, int | float) or not math.isfinite(self.shape) or self.shape == 0:
-            raise ArgumentError(f"`shape` must be a finite number other than zero; got {self.shape!r}.")
+        if not math.isfinite(real(self.shape)) or self.shape == 0:
+            raise ArgumentError(f"`shape` must be a finite number other than zero; got {shown(self.shape)}.")
 
     def __call__(self, action: Tensor, y: Tensor) -> Tensor:
         """See :class:`Loss`."""

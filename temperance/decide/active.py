@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_whole
 from temperance.core.encoding import fingerprint
 from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError
 from temperance.core.progress import ProgressBar
@@ -145,8 +145,7 @@ def learn_actively(
 
 
 def _check_rounds(rounds: Any, wanted: int, total: int) -> None:
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-        raise ArgumentError(f"`rounds` must be zero or a positive integer; got {rounds!r}.")
+    check_whole(rounds, "rounds")
     if wanted > total:
         raise ArgumentError(f"`rounds` × `batch` + `start` must be at most the pool's {total} rows; got {wanted}.")
 

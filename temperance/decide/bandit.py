@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_positive, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
@@ -101,9 +101,13 @@ class BernoulliBandit(Environment):
     """
 
     def __init__(self, probs: Sequence[float] | Tensor, seed: int = 0) -> None:
-        self.probs = torch.as_tensor(probs, dtype=torch.get_default_dtype())
-        if self.probs.dim() != 1 or not bool(((self.probs >= 0) & (self.probs <= 1)).all()):
-            raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {probs!r}.")
+        try:
+            self.probs = torch.as_tensor(probs, dtype=torch.get_default_dtype())
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {shown(probs)}.") from error
+        good = self.probs.dim() == 1 and len(self.probs) > 0
+        if not good or not bool(((self.probs >= 0) & (self.probs <= 1)).all()):
+            raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {shown(probs)}.")
         self.num_arms, self.num_features, self.seed = len(self.probs), 0, check_seed(seed)
 
     def context(self, step: int) -> Tensor:
@@ -164,8 +168,8 @@ class BetaBernoulli(Policy):
 
     def __init__(self, num_arms: int, wins: float = 1.0, losses: float = 1.0, seed: int = 0) -> None:
         check_count(num_arms, "num_arms")
-        if not (wins > 0 and losses > 0):
-            raise ArgumentError(f"`wins` and `losses` of the prior must be positive; got {wins!r} and {losses!r}.")
+        check_positive(wins, "wins")
+        check_positive(losses, "losses")
         self.wins = torch.full((num_arms,), float(wins), dtype=torch.float64)
         self.losses = torch.full((num_arms,), float(losses), dtype=torch.float64)
         self.rng = generator(check_seed(seed), "beta-bernoulli")

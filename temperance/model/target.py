@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_flag, check_positive, shown
 from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.data.data import Data
@@ -30,7 +30,7 @@ from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior, GaussianDensity, Prior
 from temperance.model.priors.base import RestrictedPrior
-from temperance.model.theta import Layout, Subset, selected
+from temperance.model.theta import Layout, Subset, check_subset, selected
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,12 +76,16 @@ class Target:
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):
             raise ArgumentError(
-                f"`likelihood` must be a temperance Likelihood, e.g. Categorical(); got {self.likelihood!r}."
+                f"`likelihood` must be a temperance Likelihood, e.g. Categorical(); got {shown(self.likelihood)}."
             )
         if not isinstance(self.prior, Prior):
-            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {self.prior!r}.")
+            raise ArgumentError(
+                f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {shown(self.prior)}."
+            )
         check_positive(self.temperature, "temperature")
         check_positive(self.likelihood_temperature, "likelihood_temperature")
+        check_flag(self.freeze_batch_norm, "freeze_batch_norm")
+        check_subset(self.subset, "subset")
         if not isinstance(self.network, nn.Module):
             raise NetworkError(f"`network` must be a torch.nn.Module; got {type(self.network).__name__}.")
         parameters = self.network.named_parameters()

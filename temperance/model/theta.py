@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.checks import shown
 from temperance.core.encoding import Value, setting
 from temperance.core.errors import ArgumentError, NetworkError
 
@@ -206,8 +207,10 @@ class Layout:
 
 def check_subset(subset: object, argument: str) -> None:
     """Something that can name parameters, or ``None`` for all."""
-    if subset is not None and not (isinstance(subset, str | tuple | list | Selector) or callable(subset)):
-        raise ArgumentError(f"`{argument}` must name parameters, e.g. last_layer or 'head'; got {subset!r}.")
+    names = isinstance(subset, str | tuple | list) and bool(subset) and all(isinstance(name, str) for name in subset)
+    judges = callable(subset) and not isinstance(subset, type)  # a function of (name, parameter)
+    if not (subset is None or names or isinstance(subset, Selector) or judges):
+        raise ArgumentError(f"`{argument}` must name parameters, e.g. last_layer or 'head'; got {shown(subset)}.")
 
 
 def selected(network: nn.Module, subset: Subset = None) -> list[tuple[str, nn.Parameter]]:

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_level, is_whole
 from temperance.core.errors import ArgumentError, DataError
 
 _ROUNDING = 1e-9  # 0.7 · 10 is 7, not 7.000000000000001
@@ -67,7 +67,7 @@ def coverage_law(n: int, level: float = 0.9) -> tuple[float, float]:
     >>> print("{:.6f} {:.6f}".format(*coverage_law(100, 0.9)))
     0.900990 0.029573
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if not is_whole(n, 1):
         raise ArgumentError(f"`n` must be a positive number of rows; got {n!r}.")
     k = conformal_rank(n, check_level(level))
     if k > n:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_positive, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
@@ -87,7 +87,7 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
         super().__post_init__()
         given = self.temperatures
         if not isinstance(given, tuple | list) or len(given) < 2:
-            raise ArgumentError(f"`temperatures` must be at least two numbers; got {given!r}.")
+            raise ArgumentError(f"`temperatures` must be at least two numbers; got {shown(given)}.")
         for value in given:
             check_positive(value, "temperatures")
         if given[0] != 1.0 or any(b <= a for a, b in pairwise(given)):

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_choice
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
@@ -73,8 +74,7 @@ class VOGN(NaturalGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.curvature not in _KINDS:
-            raise ArgumentError(f"`curvature` must be one of {tuple(_KINDS)}; got {self.curvature!r}.")
+        check_choice(self.curvature, "curvature", tuple(_KINDS))
 
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""

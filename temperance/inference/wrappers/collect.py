@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, is_whole, real, shown
 from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.core.growing import Rows
 from temperance.core.status import NON_FINITE_THETA
@@ -77,9 +77,8 @@ class Collect(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = isinstance(self.burn, int | float) and not isinstance(self.burn, bool)
-        if self.burn is not None and not (number and self.burn >= 0 and (isinstance(self.burn, int) or self.burn < 1)):
-            raise ArgumentError(f"`burn` must be a number of steps, or a fraction in [0, 1); got {self.burn!r}.")
+        if self.burn is not None and not (is_whole(self.burn) or 0.0 <= real(self.burn) < 1.0):
+            raise ArgumentError(f"`burn` must be a number of steps, or a fraction in [0, 1); got {shown(self.burn)}.")
         for name in ("every", "last"):
             if getattr(self, name) is not None:
                 check_count(getattr(self, name), name)

@@ -11,6 +11,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_flag
 from temperance.core.errors import ArgumentError
 from temperance.judge.calibrate.base import (
     LIMIT,
@@ -70,6 +71,9 @@ class VarianceScale(CalibrationRule):
     """
 
     per_output: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag(self.per_output, "per_output")
 
     def fit(self, predictive: Predictive, y: Any) -> SpreadCalibrator:
         """See :class:`CalibrationRule`."""
