@@ -173,6 +173,28 @@ def check_real_tensor(value: Tensor, argument: str) -> None:
         raise ArgumentError(f"`{argument}` must be finite everywhere; got NaN or infinity.")
 
 
+def check_vector(value: Tensor, argument: str) -> None:
+    """A vector of floating-point numbers.
+
+    >>> check_vector(torch.zeros(2, 3), "theta")
+    Traceback (most recent call last):
+    temperance.core.errors.ArgumentError: `theta` must be a vector of floating-point numbers; got shape (2, 3) of ...
+    """
+    if value.dim() != 1 or not value.is_floating_point():
+        raise ArgumentError(
+            f"`{argument}` must be a vector of floating-point numbers; got shape {tuple(value.shape)} of {value.dtype}."
+        )
+
+
+def check_square(value: Tensor, argument: str) -> None:
+    """A square matrix of floating-point numbers (or several, behind each other)."""
+    if value.dim() < 2 or value.shape[-1] != value.shape[-2] or not value.is_floating_point():
+        raise ArgumentError(
+            f"`{argument}` must be a square matrix of floating-point numbers; got shape {tuple(value.shape)} of "
+            f"{value.dtype}."
+        )
+
+
 def check_positive(value: object, argument: str) -> float:
     """A positive finite number."""
     number = real(value)

@@ -22,6 +22,7 @@ from torch import Tensor
 from temperance.core.checks import check_count, check_instance
 from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.fields import check_fields
 from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import DatasetSource, Inputs, RowSource, TensorSource, first_tensor, map_tensors
@@ -42,6 +43,9 @@ class DataInfo:
     y_scale: Tensor | None = None
     image_shape: tuple[int, ...] | None = None
     note: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def in_units(self, y: Tensor) -> Tensor:
         """Targets, predictive means, quantiles or draws of standardised data, back in the original units."""

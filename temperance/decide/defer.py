@@ -14,6 +14,7 @@ from torch import Tensor
 from temperance.core.checks import check_count, check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
+from temperance.core.fields import check_fields
 from temperance.decide.doubt import Score, doubt
 from temperance.decide.members import check_predictive
 from temperance.predict import CategoryPredictive, Predictive
@@ -46,6 +47,9 @@ class Deferral(Value):
     errors: int
     answered: int
     rows: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def answers(self) -> bool:

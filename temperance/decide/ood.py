@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.core.checks import check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.decide.doubt import Score, doubt
 from temperance.predict import Predictive
 
@@ -39,6 +40,9 @@ class OODDetector(Value):
     ordinary: Tensor
     kind: Score
     false_alarms: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def threshold(self) -> float:

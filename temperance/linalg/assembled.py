@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.linalg.blocks import Block
 from temperance.linalg.operator import Covariance
 from temperance.linalg.places import Places, put, take
@@ -65,6 +66,9 @@ class BlockCovariance(AssembledCovariance):
 
     parts: tuple[Covariance, ...]
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def _like(self) -> Tensor:
         return self.parts[0]._like()
 
@@ -112,6 +116,9 @@ class PosteriorCovariance(AssembledCovariance):
     prior_precision: Tensor
     temperature: float = 1.0
     data_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def _like(self) -> Tensor:
         return self.prior_precision

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.linalg.inverse import HELP, CholeskyInverse, DiagonalInverse, LowRankInverse
 from temperance.linalg.operator import Covariance, Operator
 from temperance.linalg.places import Places, places_size
@@ -66,6 +67,9 @@ class DiagonalBlock(Block):
     places: Places
     values: Tensor
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def _like(self) -> Tensor:
         return self.values
 
@@ -98,6 +102,9 @@ class DenseBlock(Block):
 
     places: Places
     matrix: Tensor
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def _like(self) -> Tensor:
         return self.matrix
@@ -143,6 +150,9 @@ class LowRankBlock(Block):
     places: Places
     vectors: Tensor
     values: Tensor
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def _like(self) -> Tensor:
         return self.vectors

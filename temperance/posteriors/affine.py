@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DenseBlock
 from temperance.model.priors import BoundPrior, GaussianDensity
@@ -60,6 +61,7 @@ class Affine(WrappedPosterior):
     basis: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_finite(self.centre, "the centre of a subspace")
         check_finite(self.basis, "the basis of a subspace")
         if self.basis.dim() != 2 or len(self.basis) > len(self.centre):

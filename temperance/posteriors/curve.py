@@ -10,6 +10,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Nodes, WeightCurve
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
@@ -42,6 +43,7 @@ class CurvePosterior(WeightCurve, Centred):
     points: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.points.dim() != 2 or len(self.points) < 2:
             raise ArgumentError(
                 f"`points` must be a matrix of at least two control points × P; got shape {tuple(self.points.shape)}."

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, check_vector
+from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Posterior
 
 
@@ -33,6 +34,8 @@ class Process(Posterior, Centred):
     buffers: Buffers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_vector(self.theta, "theta")
         check_finite(self.theta, "the weights of a Process")
         check_finite(self.roots, "the output Hessians of a Process")
 

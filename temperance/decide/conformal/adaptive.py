@@ -12,6 +12,7 @@ from torch import Tensor
 from temperance.core.checks import check_count, check_level, check_positive, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.decide.conformal.base import (
     ConformalRule,
@@ -83,6 +84,9 @@ class AdaptiveState(Value):
     steps: int
     misses: int
     seed: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def coverage(self) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_flag
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.judge.calibrate.base import (
     LIMIT,
     CalibrationRule,
@@ -33,6 +34,9 @@ class SpreadCalibrator(Calibrator):
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(self, predictive: Predictive) -> AffinePredictive:
         """The calibrated predictive."""
