@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from temperance.core.checks import shown
+from temperance.core.checks import LARGEST, is_whole, shown
 from temperance.core.errors import ArgumentError
 
 
-def check_fields(value: Any) -> None:
-    """Raise :class:`ArgumentError` for the first field of a dataclass that is not of its declared type.
+def check_fields(value: Any, *floating: str) -> None:
+    """Raise :class:`ArgumentError` for the first field of a dataclass that is not of its declared type; the fields
+    ``floating``, where they are tensors, must hold floating-point numbers.
 
     >>> @dataclasses.dataclass
     ... class Pair:
@@ -40,6 +41,10 @@ def check_fields(value: Any) -> None:
         found = getattr(value, name)
         if not _fits(found, kind):
             raise ArgumentError(f"`{name}` must be of type {said}; got {shown(found)}.")
+    for name in floating:
+        found = getattr(value, name)
+        if isinstance(found, Tensor) and not found.is_floating_point():
+            raise ArgumentError(f"`{name}` must hold floating-point numbers; got a tensor of {found.dtype}.")
 
 
 @functools.cache
@@ -99,7 +104,7 @@ def _fits_inside(value: Any, kind: Any, of: tuple[Any, ...]) -> bool:
 
 _PLAIN: dict[Any, Callable[[Any], bool]] = {
     bool: lambda value: isinstance(value, bool | np.bool_),
-    int: lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool),
+    int: lambda value: is_whole(value, -LARGEST),
     float: lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool) and _finite_size(value),
     Tensor: lambda value: isinstance(value, Tensor),
 }

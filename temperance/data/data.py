@@ -45,7 +45,9 @@ class DataInfo:
     note: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "x_mean", "x_scale", "y_mean", "y_scale")
+        if self.num_classes is not None:
+            check_count(self.num_classes, "num_classes")
 
     def in_units(self, y: Tensor) -> Tensor:
         """Targets, predictive means, quantiles or draws of standardised data, back in the original units."""

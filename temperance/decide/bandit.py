@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive, shown
+from temperance.core.checks import check_count, check_positive, real, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
@@ -101,13 +101,11 @@ class BernoulliBandit(Environment):
     """
 
     def __init__(self, probs: Sequence[float] | Tensor, seed: int = 0) -> None:
-        try:
-            self.probs = torch.as_tensor(probs, dtype=torch.get_default_dtype())
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {shown(probs)}.") from error
-        good = self.probs.dim() == 1 and len(self.probs) > 0
-        if not good or not bool(((self.probs >= 0) & (self.probs <= 1)).all()):
+        numbers = probs.tolist() if isinstance(probs, Tensor) and probs.dim() == 1 else probs
+        good = isinstance(numbers, list | tuple) and len(numbers) > 0 and all(0 <= real(p) <= 1 for p in numbers)
+        if not good:
             raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {shown(probs)}.")
+        self.probs = torch.tensor(numbers, dtype=torch.get_default_dtype())
         self.num_arms, self.num_features, self.seed = len(self.probs), 0, check_seed(seed)
 
     def context(self, step: int) -> Tensor:

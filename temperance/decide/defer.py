@@ -11,11 +11,11 @@ import scipy
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count, check_level, check_whole
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.fields import check_fields
-from temperance.decide.doubt import Score, doubt
+from temperance.decide.doubt import Score, check_kind, doubt
 from temperance.decide.members import check_predictive
 from temperance.predict import CategoryPredictive, Predictive
 
@@ -50,6 +50,11 @@ class Deferral(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_kind(self.score, "score")
+        for name in ("risk", "confidence"):
+            check_level(getattr(self, name), name)
+        for name in ("errors", "answered", "rows"):
+            check_whole(getattr(self, name), name, "a number of rows")
 
     @property
     def answers(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
@@ -251,7 +251,7 @@ class Wrapper(Inference[Any]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Inference):
-            raise ArgumentError(f"{self.base_rule}; got {self.base!r}.")
+            raise ArgumentError(f"{self.base_rule}; got {shown(self.base)}.")
         self.check_base(self.base)
 
     def check_base(self, base: Inference[Any]) -> None:

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.linalg.blocks import Block
@@ -118,7 +119,8 @@ class PosteriorCovariance(AssembledCovariance):
     data_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "prior_precision")
+        check_positive(self.temperature, "temperature")
 
     def _like(self) -> Tensor:
         return self.prior_precision

@@ -68,7 +68,7 @@ class DiagonalBlock(Block):
     values: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "values")
 
     def _like(self) -> Tensor:
         return self.values
@@ -104,7 +104,7 @@ class DenseBlock(Block):
     matrix: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "matrix")
 
     def _like(self) -> Tensor:
         return self.matrix
@@ -152,7 +152,7 @@ class LowRankBlock(Block):
     values: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "vectors", "values")
 
     def _like(self) -> Tensor:
         return self.vectors

@@ -28,7 +28,7 @@ class DiagonalCovariance(Covariance):
     variance: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "variance")
         if not bool((self.variance > 0).all()) or not bool(torch.isfinite(self.variance).all()):
             raise NumericalError("a variance must be positive and finite everywhere; the posterior is not proper.")
 
@@ -81,7 +81,7 @@ class LowRankCovariance(Covariance):
     factor: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "variance", "factor")
         DiagonalCovariance(self.variance)
 
     def _like(self) -> Tensor:

@@ -35,7 +35,7 @@ class DiagonalInverse(Covariance):
     precision: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "precision")
         precision = self.precision.detach()
         if not bool((precision > 0).all()):
             bad = int((precision <= 0).sum())
@@ -133,7 +133,7 @@ class LowRankInverse(Covariance):
     factor: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "precision", "factor")
         if not bool((self.precision.detach() > 0).all()):
             raise NumericalError("a low-rank curvature needs a positive prior precision for every parameter.")
 

@@ -43,7 +43,7 @@ class KroneckerBlock(Block):
     rows: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "basis_in", "basis_out", "values_in", "values_out", "in_scale", "out_scale", "corrected")
 
     def _like(self) -> Tensor:
         return self.values_in
@@ -208,7 +208,7 @@ class KroneckerInverse(MatrixCovariance):
     precision: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "precision")
         if not bool((self.precision.detach() > 0).all()):
             raise NumericalError(f"the posterior precision must be positive definite; a layer's is not. {HELP}")
 

@@ -99,13 +99,9 @@ class Layout:
     def __init__(self, entries: Iterable[Entry], dtype: torch.dtype = torch.float32) -> None:
         made = tuple(entries) if isinstance(entries, Iterable) and not isinstance(entries, str | bytes) else ()
         if not made or not all(isinstance(entry, Entry) for entry in made):
-            raise ArgumentError(
-                f"`entries` must be those of Layout.of(network); got {shown(entries)}."
-            )
+            raise ArgumentError(f"`entries` must be those of Layout.of(network); got {shown(entries)}.")
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise ArgumentError(
-                f"`dtype` must be a floating dtype such as torch.float32; got {shown(dtype)}."
-            )
+            raise ArgumentError(f"`dtype` must be a floating dtype such as torch.float32; got {shown(dtype)}.")
         self.entries = made
         self.dtype = dtype
         self.size = self.entries[-1].stop if self.entries else 0

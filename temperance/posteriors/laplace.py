@@ -55,7 +55,7 @@ class EvidenceTerms(Value):
     tempered: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "gradient", "prior_mean")
 
     @property
     def tolerance(self) -> float:
@@ -162,7 +162,7 @@ class PosteriorPrior(Prior):
     operator: PosteriorCovariance
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "mean")
 
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
         """See :class:`Prior`."""

@@ -30,7 +30,7 @@ class Pushforward(WrappedPosterior):
     rest: Tensor
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "rest")
         check_finite(self.rest, "the known part of θ")
         if len(self.index) != self.inner.size:
             raise ArgumentError(

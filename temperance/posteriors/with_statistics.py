@@ -9,6 +9,7 @@ from torch import Tensor
 
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
+from temperance.core.seeds import check_seed
 from temperance.posteriors.base import Buffers, Density, Nodes, Posterior, WrappedPosterior, centre_of
 from temperance.posteriors.gaussian import Gaussian
 
@@ -29,6 +30,7 @@ class WithStatistics(WrappedPosterior, Density):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_seed(self.seed)
         if not self.statistics:
             raise ArgumentError("`statistics` must hold the running statistics of at least one draw; got none.")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import platform
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core import files, sealed
 from temperance.core import growing as rows
 from temperance.core.encoding import decode
@@ -124,7 +126,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Read and check a run's manifest."""
-    folder = Path(path)
+    folder = folder_of(path)
     file = folder / MANIFEST
     if not file.is_file():
         raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
@@ -223,11 +225,16 @@ class _Draft:
         }
 
 
+def folder_of(path: object) -> Path:
+    """``path`` as a name that the system can be asked about."""
+    if not isinstance(path, str | os.PathLike) or not str(path).strip() or "\0" in str(path):
+        raise ArgumentError(f"`path` must be the name of a folder; got {shown(path)}.")
+    return Path(path)
+
+
 def check_place(path: str | Path) -> Path:
     """A folder in which a run may be written: new, empty, or an earlier run."""
-    if not isinstance(path, str | Path):
-        raise ArgumentError(f"`path` must be the name of a folder; got {path!r}.")
-    folder = Path(path)
+    folder = folder_of(path)
     try:
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"`path` must be a folder; {str(folder)!r} is a file.")

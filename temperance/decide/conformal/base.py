@@ -123,6 +123,8 @@ class Conformal(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_level(self.level)
+        check_seed(self.seed)
 
     def __repr__(self) -> str:
         counts = ", ".join(str(len(s)) for s in self.scores[:5]) + (", …" if len(self.scores) > 5 else "")

@@ -86,7 +86,7 @@ class Tune(Value):
         check_whole(self.burn, "burn", "a number of epochs")
         check_positive(self.reach, "reach")
         if check_positive(self.until, "until") > 1.0:
-            raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {self.until!r}.")
+            raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {shown(self.until)}.")
 
 
 def as_tune(value: Any) -> Tune | None:
@@ -114,7 +114,7 @@ def check_tune(engine: Engine, tune: Tune, curvature: Curvature) -> None:
     if tune.prior == "parameter" and isinstance(curvature, KFAC):
         raise ArgumentError(
             '`tune` "parameter" needs a curvature that takes a precision for each parameter: Diagonal(), '
-            f"BlockDiagonal(), Lanczos() or Dense(); got {curvature!r}."
+            f"BlockDiagonal(), Lanczos() or Dense(); got {shown(curvature)}."
         )
     _gaussian_parts(engine)
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive, real
+from temperance.core.checks import check_positive, real, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.inference.card import Card, MethodFamily
@@ -117,7 +117,7 @@ class IMQ(RadialKernel):
         check_positive(self.c, "c")
         good = -math.inf < real(self.beta) < 0
         if not good:
-            raise ArgumentError(f"`beta` must be a negative number; got {self.beta!r}.")
+            raise ArgumentError(f"`beta` must be a negative number; got {shown(self.beta)}.")
 
     def profile(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`RadialKernel`."""

@@ -76,7 +76,7 @@ class PCA(Basis):
     def __post_init__(self) -> None:
         check_count(self.rank, "rank")
         if not isinstance(self.base, SWAG):
-            raise ArgumentError(f"`base` must be a SWAG, whose deviations are looked at; got {self.base!r}.")
+            raise ArgumentError(f"`base` must be a SWAG, whose deviations are looked at; got {shown(self.base)}.")
         if self.rank > self.base.rank:
             raise ArgumentError(
                 f"`rank` must be at most the {self.base.rank} deviations that `base` keeps; got {self.rank}. Raise the "
@@ -143,7 +143,7 @@ class RandomBasis(Basis):
         check_count(self.rank, "rank")
         check_positive(self.scale, "scale")
         if self.base is not None and not isinstance(self.base, MAP):
-            raise ArgumentError(f"`base` must be a MAP, or None; got {self.base!r}.")
+            raise ArgumentError(f"`base` must be a MAP, or None; got {shown(self.base)}.")
         if self.base is not None and self.base.patience is not None:
             raise ArgumentError("`base` must not stop early (`patience`): it has a part of the run to itself.")
 
@@ -183,7 +183,7 @@ class CurveBasis(Basis):
 
     def __post_init__(self) -> None:
         if not isinstance(self.curve, Curve):
-            raise ArgumentError(f"`curve` must be a Curve; got {self.curve!r}.")
+            raise ArgumentError(f"`curve` must be a Curve; got {shown(self.curve)}.")
 
     def columns(self) -> int:
         """See :class:`Basis`."""

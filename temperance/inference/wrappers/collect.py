@@ -129,10 +129,10 @@ class Collect(Wrapper):
         """There must be something left after the burn-in."""
         if self._burn(steps) >= steps:
             raise ArgumentError(
-                f"`burn` must be shorter than the run of {steps} steps; got {self.burn or self._burn(steps)!r}."
+                f"`burn` must be shorter than the run of {steps} steps; got {shown(self.burn or self._burn(steps))}."
             )
         if self._burn(steps) < (self._settling or 0):
-            raise ArgumentError(f"`burn` must cover the {self._settling} steps of warm-up; got {self.burn!r}.")
+            raise ArgumentError(f"`burn` must cover the {self._settling} steps of warm-up; got {shown(self.burn)}.")
         if self.every is not None and self._burn(steps) + self.every > steps:
             raise ArgumentError(
                 f"`every` must leave at least one draw in the {steps - self._burn(steps)} steps after the burn-in; got "
@@ -142,7 +142,7 @@ class Collect(Wrapper):
             assert isinstance(self.base, Cyclical)
             ends = self.base.ends(steps)
             if ends and ends[-1] <= self._burn(steps):
-                raise ArgumentError(f"`burn` must leave the end of a cycle ({ends[-1]}); got {self.burn!r}.")
+                raise ArgumentError(f"`burn` must leave the end of a cycle ({ends[-1]}); got {shown(self.burn)}.")
         self.base.check_run(steps)
 
     @property

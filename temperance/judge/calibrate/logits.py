@@ -115,7 +115,7 @@ class VectorCalibrator(Calibrator):
     after: float = math.nan
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "scale", "shift")
 
     def __call__(self, predictive: Predictive) -> CategoryPredictive:
         """The calibrated predictive."""

@@ -36,7 +36,7 @@ class SpreadCalibrator(Calibrator):
     after: float = math.nan
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "scale")
 
     def __call__(self, predictive: Predictive) -> AffinePredictive:
         """The calibrated predictive."""
