@@ -5,14 +5,17 @@ names it."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
 import temperance as tp
 from tests.arguments import BAD, EXAMPLES, MADE_BY_US, NEEDS_FILES, arguments, constructors, legal, walk
+from tests.function_arguments import CALLS, NEED_FILES, NO_SETTINGS, SLOW, legal_of_function, settings
 
 POLICIES = ("decide.EpsilonGreedy", "decide.NeuralLinear")  # these hand on *args
 
@@ -22,9 +25,8 @@ def _names(name: str, made: type) -> list[str]:
     return [*arguments(made), *more]
 
 
-def _outcome(call, name: str, argument: str, label: str) -> str | None:
+def _outcome(call, name: str, argument: str, label: str, may: bool) -> str | None:
     """What is wrong with how a bad value was met; nothing, as a rule."""
-    may = label in legal(name, argument)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -46,11 +48,42 @@ def test_a_constructor_takes_what_is_legal_and_names_what_is_not(name):
     made, example = constructors()[name], EXAMPLES.get(name, dict)
     made(**example())
     wrong = [
-        _outcome(lambda a=argument, v=value: made(**{**example(), a: v}), name, argument, label)
+        _outcome(
+            lambda a=argument, v=value: made(**{**example(), a: v}),
+            name,
+            argument,
+            label,
+            label in legal(name, argument),
+        )
         for argument in _names(name, made)
         for label, value in BAD.items()
     ]
     assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+def _functions() -> dict[str, Any]:
+    return {name: made for name, made in walk() if not inspect.isclass(made)}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_function_takes_what_is_legal_and_names_what_is_not(name, tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.chdir(tmp_path)
+    made, example, wrong = _functions()[name], CALLS[name], []
+    for argument in settings(made):
+        for label, value in BAD.items():
+            may = label in legal_of_function(name, argument)
+            if may and argument in ("compile", "progress"):
+                continue  # a minute of compiling, a bar on the terminal
+            call = functools.partial(lambda a, v: made(**{**example(), a: v}), argument, value)
+            wrong.append(_outcome(call, name, argument, label, may))
+            pyplot.close("all")
+    assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+def test_every_public_function_is_walked_or_said_to_be_walked_elsewhere():
+    assert set(_functions()) == set(CALLS) | NO_SETTINGS | NEED_FILES | SLOW
+    assert sum(len(settings(_functions()[name])) for name in CALLS) * len(BAD) > 3_000
 
 
 def test_every_public_class_is_walked_or_said_to_be_an_answer_of_the_library():

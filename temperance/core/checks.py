@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,18 @@ def check_maker(make: Any, argument: str, kind: type, what: str, *arguments: Any
     if not isinstance(made, kind):
         raise ArgumentError(f"{rule}, which gave {shown(made)}.")
     return made
+
+
+def check_path(value: object, argument: str, what: str = "folder") -> Path:
+    """A name that the system can be asked about.
+
+    >>> check_path(None, "checkpoint")
+    Traceback (most recent call last):
+    temperance.core.errors.ArgumentError: `checkpoint` must be the name of a folder; got None.
+    """
+    if not isinstance(value, str | os.PathLike) or not str(value).strip() or "\0" in str(value):
+        raise ArgumentError(f"`{argument}` must be the name of a {what}; got {shown(value)}.")
+    return Path(value)
 
 
 def check_function(function: object, argument: str, what: str) -> Callable[[float], float]:

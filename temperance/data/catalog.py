@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
 from temperance.core.outcomes import Classes, Outcome, Reals
 from temperance.core.seeds import check_seed
@@ -172,7 +173,7 @@ def _recipe(name: object) -> _Recipe:
         return _RECIPES[known[plain]]
     near = difflib.get_close_matches(plain, known, n=1)
     hint = f" Did you mean {known[near[0]]!r}?" if near else ""
-    raise ArgumentError(f"`name` must be one of {', '.join(_RECIPES)}; got {name!r}.{hint}")
+    raise ArgumentError(f"`name` must be one of {', '.join(_RECIPES)}; got {shown(name)}.{hint}")
 
 
 def data_home() -> Path:

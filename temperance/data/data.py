@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_instance
+from temperance.core.checks import check_count, check_instance, shown
 from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.fields import check_fields
@@ -276,7 +276,7 @@ class Data:
     def hold_out(self, fraction: float = 0.1, *, seed: int = 0) -> tuple[Data, Data]:
         """Split at random in (the rest, the held-out ``fraction``)."""
         if not 0.0 < fraction < 1.0:
-            raise ArgumentError(f"`fraction` must lie strictly between 0 and 1; got {fraction!r}.")
+            raise ArgumentError(f"`fraction` must lie strictly between 0 and 1; got {shown(fraction)}.")
         held = max(1, round(fraction * self.num_data))
         if held >= self.num_data:
             raise DataError(f"`fraction` {fraction} of {self.num_data} rows leaves none to learn from.")
@@ -334,7 +334,7 @@ def _as_tensor(value: Any, argument: str) -> Tensor:
 
 def _as_inputs(value: Any, argument: str) -> Inputs:
     if isinstance(value, Mapping | tuple) and not value:
-        raise DataError(f"`{argument}` must hold at least one tensor; got {value!r}.")
+        raise DataError(f"`{argument}` must hold at least one tensor; got {shown(value)}.")
     if isinstance(value, Mapping):
         return {str(key): _as_tensor(entry, f"{argument}[{key!r}]") for key, entry in value.items()}
     if isinstance(value, tuple):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Classes
 from temperance.data.data import Data, DataInfo
@@ -132,7 +133,7 @@ def load_imdb(split: int, seed: int, vocabulary: int = 20000, length: int = 100)
     """
     for argument, value, least in (("vocabulary", vocabulary, FIRST_WORD + 1), ("length", length, 1)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ArgumentError(f"`{argument}` must be an integer of at least {least}; got {value!r}.")
+            raise ArgumentError(f"`{argument}` must be an integer of at least {least}; got {shown(value)}.")
     train, test, words = read_imdb()
     random = np.random.RandomState(113)  # the order of Keras is made by this generator
     info = DataInfo(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive, real, shown
+from temperance.core.checks import check_count, check_flag, check_instance, check_positive, real, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
@@ -73,6 +73,9 @@ def play(environment: Environment, policy: Policy, steps: int, *, progress: bool
     >>> bool(found.cumulative_regret[-1] < 0.35 * 100)  # pulling at random costs 70
     True
     """
+    check_instance(environment, "environment", Environment, "an Environment such as BernoulliBandit([0.1, 0.9])")
+    check_instance(policy, "policy", Policy, "a Policy such as BetaBernoulli(2)")
+    check_flag(progress, "progress", optional=True)
     check_count(steps, "steps")
     arms, rewards, regret = [], [], []
     total = 0.0
@@ -181,7 +184,7 @@ class BetaBernoulli(Policy):
     def learn(self, context: Tensor, arm: int, reward: float) -> None:
         """Count."""
         if reward not in (0.0, 1.0):
-            raise ArgumentError(f"`reward` must be 0 or 1 for BetaBernoulli; got {reward!r}.")
+            raise ArgumentError(f"`reward` must be 0 or 1 for BetaBernoulli; got {shown(reward)}.")
         self.wins[arm] += reward
         self.losses[arm] += 1 - reward
 

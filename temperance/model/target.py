@@ -199,7 +199,7 @@ class Target:
         if self.layout.entries_of("prior"):
             mode = "it looks for the mode of weights and scales together, which lies where the learned scales vanish"
             raise ArgumentError(
-                f"`prior` must have given scales for {method}: {why or mode}; got {self.prior!r}. Draw from the "
+                f"`prior` must have given scales for {method}: {why or mode}; got {shown(self.prior)}. Draw from the "
                 "posterior (NUTS, HMC, SGHMC ...) or fit it (Variational), or give a scale in place of Learned()."
             )
 
@@ -228,7 +228,7 @@ class Target:
     def with_prior(self, prior: Prior) -> Target:
         """Under another prior; the network is shared."""
         if not isinstance(prior, Prior):
-            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {prior!r}.")
+            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {shown(prior)}.")
         names = [e.name for e in self.layout.network_entries]
         layout = self._layout(names, prior)
         made: Target = self._with(prior=prior, layout=self.layout if layout == self.layout else layout)
@@ -239,7 +239,7 @@ class Target:
         """With another noise level: ``likelihood`` must learn what the present one learns."""
         if likelihood.learned_parameters() != self.likelihood.learned_parameters():
             raise ArgumentError(
-                f"`likelihood` must learn the same parameters as {self.likelihood!r}; got {likelihood!r}."
+                f"`likelihood` must learn the same parameters as {self.likelihood!r}; got {shown(likelihood)}."
             )
         return self._with(likelihood=likelihood)
 

@@ -169,7 +169,7 @@ class Layout:
         for entry in self.entries:
             if entry.name == name:
                 return entry
-        raise ArgumentError(f"`name` must be one of {[e.name for e in self.entries]}; got {name!r}.")
+        raise ArgumentError(f"`name` must be one of {[e.name for e in self.entries]}; got {shown(name)}.")
 
     def unflatten(self, theta: Tensor, role: str | None = None) -> dict[str, Tensor]:
         """Named views of ``theta`` (... × P), each of shape ... × its own shape."""

@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from os import PathLike
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from temperance.core.checks import check_counts, check_flag, check_maker, check_sizes, shown
+from temperance.core.checks import check_counts, check_flag, check_maker, check_path, check_sizes, shown
 from temperance.core.errors import ArgumentError
 from temperance.nn.norm import NormFactory
 
@@ -279,7 +278,7 @@ def load_cifar_resnet(path: str | PathLike[str]) -> ResNet:
     Traceback (most recent call last):
     temperance.core.errors.ArgumentError: `path` must be a file with the state of a CIFAR ResNet; got nowhere.th.
     """
-    if not Path(path).is_file():
+    if not check_path(path, "path", "file").is_file():
         raise ArgumentError(f"`path` must be a file with the state of a CIFAR ResNet; got {path}.")
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state = {name.removeprefix("module."): value for name, value in saved.get("state_dict", saved).items()}

@@ -71,7 +71,7 @@ class Affine(WrappedPosterior):
             )
         wanted = self.basis.shape[1] + len(self.centre) - len(self.basis)
         if self.inner.size != wanted:
-            raise ArgumentError(f"`inner` must be over {wanted} coordinates, by `basis` and `centre`; got {self.inner.size}.")
+            raise ArgumentError(f"`inner` must be over {wanted} coordinates, by its `basis`; got {self.inner.size}.")
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from temperance.core.checks import check_instance
 from temperance.core.encoding import moved
 from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.core.growing import rows_file
@@ -60,6 +61,8 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     >>> bool((again.predict(test.x).probs == fitted.predict(test.x).probs).all())
     True
     """
+    check_instance(network, "network", nn.Module, "a torch.nn.Module of the architecture that the run was made with")
+    check_instance(target, "target", Target, "a temperance Target", optional=True)
     for _ in range(_ATTEMPTS):
         run = store.open_run(path)
         try:

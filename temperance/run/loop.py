@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_path
 from temperance.core.encoding import restore
-from temperance.core.errors import ArgumentError, MismatchError, NumericalError, StoreError, TemperanceWarning
+from temperance.core.errors import MismatchError, NumericalError, StoreError, TemperanceWarning
 from temperance.core.interrupts import GracefulInterrupt
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import generator
@@ -53,13 +54,11 @@ class Loop:
         checkpoint: str | Path | None,
         every: int,
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ArgumentError(f"`every` must be a positive number of steps; got {every!r}.")
         self.engine, self.method, self.data, self.held_out = engine, method, data, held_out
         self.facts = method.facts()
         self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
         self.settings = run
-        self.path = None if checkpoint is None else Path(checkpoint)
+        self.path = None if checkpoint is None else check_path(checkpoint, "checkpoint")
         self.every = every
         self.state: Any = None
         self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import platform
 import re
 from collections.abc import Callable, Mapping
@@ -23,11 +22,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from temperance.core.checks import shown
 from temperance.core import files, sealed
 from temperance.core import growing as rows
+from temperance.core.checks import check_path
 from temperance.core.encoding import decode
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run.manifest import check_manifest, reading
 
@@ -126,7 +125,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Read and check a run's manifest."""
-    folder = folder_of(path)
+    folder = check_path(path, "path")
     file = folder / MANIFEST
     if not file.is_file():
         raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
@@ -225,16 +224,9 @@ class _Draft:
         }
 
 
-def folder_of(path: object) -> Path:
-    """``path`` as a name that the system can be asked about."""
-    if not isinstance(path, str | os.PathLike) or not str(path).strip() or "\0" in str(path):
-        raise ArgumentError(f"`path` must be the name of a folder; got {shown(path)}.")
-    return Path(path)
-
-
 def check_place(path: str | Path) -> Path:
     """A folder in which a run may be written: new, empty, or an earlier run."""
-    folder = folder_of(path)
+    folder = check_path(path, "path")
     try:
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"`path` must be a folder; {str(folder)!r} is a file.")
@@ -253,7 +245,7 @@ def held(path: str | Path | None, argument: str = "path") -> contextlib.Abstract
     """Have the folder of a run to oneself, after :func:`check_place`; nothing for ``None``."""
     if path is None:
         return contextlib.nullcontext()
-    return files.holding(check_place(path), argument)
+    return files.holding(check_place(check_path(path, argument)), argument)
 
 
 def is_run(folder: Path) -> bool:

@@ -420,6 +420,4 @@ class Lanczos(Curvature):
 def check_curvature(value: Any) -> None:
     """A :class:`Curvature`, or an error."""
     if not isinstance(value, Curvature):
-        raise ArgumentError(
-            f"`curvature` must be a structure such as KFAC() or Diagonal(); got {shown(value)}."
-        )
+        raise ArgumentError(f"`curvature` must be a structure such as KFAC() or Diagonal(); got {shown(value)}.")

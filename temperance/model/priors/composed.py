@@ -60,8 +60,8 @@ def check_priors(values: Iterable[object], argument: str) -> None:
             raise ArgumentError(f"`{argument}` must hold temperance priors; got {shown(value)}.")
         if value.learns:
             raise ArgumentError(
-                f"`{argument}` must hold priors of given scales; got {value!r}. A prior that learns its scales stands "
-                'alone: GaussianPrior(scale=Learned(each="layer")) has one for each layer.'
+                f"`{argument}` must hold priors of given scales; got {shown(value)}. A prior that learns its scales "
+                'stands alone: GaussianPrior(scale=Learned(each="layer")) has one for each layer.'
             )
 
 

@@ -8,8 +8,8 @@ import torch
 from scipy.stats import kstest
 
 import temperance as tp
-from temperance.decide.conformal import APS, Split
 from temperance.data.sources import row_uniforms
+from temperance.decide.conformal import APS, Split
 from temperance.posteriors import Point
 from temperance.predict import AffinePredictive, from_outputs
 from temperance.run.fitted import Fitted, RunInfo
@@ -47,7 +47,9 @@ def test_randomised_sets_of_a_network_are_the_same_row_by_row_and_differ_among_r
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
-    unsure = Fitted(tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0)), Point(torch.zeros(target.layout.size)), RunInfo())
+    unsure = Fitted(
+        tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0)), Point(torch.zeros(target.layout.size)), RunInfo()
+    )
     sizes = APS().calibrate(unsure.predict(x[:200]), torch.randint(0, 5, (200,)), 0.8).sets(unsure.predict(x)).sum(1)
     assert len(sizes.unique()) > 1
 
