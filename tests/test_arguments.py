@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import temperance as tp
-from tests.arguments import BAD, EXAMPLES, MADE_BY_US, NEEDS_FILES, arguments, constructors, legal, walk
+from tests.arguments import BAD, EXAMPLES, MADE_BY_US, NEEDS_FILES, X, Y, arguments, constructors, legal, target, walk
 from tests.function_arguments import CALLS, NEED_FILES, NO_SETTINGS, SLOW, legal_of_function, settings
 
 POLICIES = ("decide.EpsilonGreedy", "decide.NeuralLinear")  # these hand on *args
@@ -112,3 +112,66 @@ def test_every_public_class_is_walked_or_said_to_be_an_answer_of_the_library():
 def test_what_users_reported(make, named):
     with pytest.raises(tp.errors.ArgumentError, match=f"`{named}` must "):
         make()
+
+
+# ---------------------------------------------------------------------- what is found out later than in a constructor
+
+
+def test_inputs_and_targets_of_half_precision_are_taken():
+    for dtype in (torch.bfloat16, torch.float16):
+        fitted = tp.fit(target(), tp.MAP(), (X.to(dtype), Y), steps=2)
+        assert fitted.predict(X.to(dtype)).probs.dtype == torch.float32
+        wanted = tp.Target(tp.nn.MLP(3, [4], 1), tp.Normal(scale=1.0), tp.GaussianPrior())
+        assert tp.fit(wanted, tp.MAP(), (X, X[:, :1].to(dtype)), steps=2).predict(X).mean().dtype == torch.float32
+    assert tp.data.Data(X.bfloat16(), Y).fingerprint() != tp.data.Data(X.bfloat16() + 1, Y).fingerprint()
+
+
+@pytest.mark.parametrize("curvature", ["sampled", "ggn", "gradients"])
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_vogn_stops_where_outputs_are_not_finite(curvature, factor):
+    class Broken(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * factor
+
+    wanted = tp.Target(Broken(3, 2), tp.Categorical(), tp.GaussianPrior())
+    with pytest.raises(tp.errors.NumericalError, match="VOGN stopped after 0 of 2 steps: the loss became NaN"):
+        tp.fit(wanted, tp.VOGN(curvature=curvature), (X, Y), steps=2)
+
+
+def test_priors_of_strided_tensors_of_one_number_can_be_compared():
+    line = torch.arange(1.0, 9.0)
+    strided, plain = line[::8], line[:1].clone()
+    assert strided.stride() != plain.stride()
+    assert tp.GaussianPrior(strided) == tp.GaussianPrior(plain) != tp.GaussianPrior(line[1::8])
+    assert hash(tp.GaussianPrior(strided)) == hash(tp.GaussianPrior(plain))
+
+
+def test_a_method_that_a_run_cannot_keep_is_said_to_be_lost(tmp_path):
+    args = {"lr_lambda": lambda step: 0.5}
+    method = tp.MAP(scheduler=torch.optim.lr_scheduler.LambdaLR, scheduler_args=args)
+    fitted = tp.fit(target(), method, (X, Y), steps=2)
+    fitted.save(tmp_path)
+    with pytest.warns(tp.errors.TemperanceWarning, match="cannot be rebuilt, so `fitted.method` is None"):
+        again = tp.load(tmp_path, tp.nn.MLP(3, [4], 2))
+    assert again.method is None
+    assert again.predict(X).probs.equal(fitted.predict(X).probs)
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        ({"lr_lambda": functools.partial(pow, 2)}, "`method` must be made of .*scheduler_args/lr_lambda"),
+        ({"lr_lambda": 7}, "`scheduler_args` must suit LambdaLR"),
+        ({"pace": 7}, "`scheduler_args` must suit LambdaLR"),
+    ],
+)
+def test_scheduler_arguments_that_cannot_be_written_down_or_do_not_suit(args, error):
+    method = tp.MAP(scheduler=torch.optim.lr_scheduler.LambdaLR, scheduler_args=args)
+    with pytest.raises(tp.errors.ArgumentError, match=error):
+        tp.fit(target(), method, (X, Y), steps=2)
+
+
+def test_scheduler_arguments_that_show_at_a_step():
+    method = tp.MAP(scheduler=torch.optim.lr_scheduler.StepLR, scheduler_args={"step_size": "a"})
+    with pytest.raises(tp.errors.ArgumentError, match="`scheduler_args` must suit StepLR"):
+        tp.fit(target(), method, (X, Y), epochs=2)

@@ -99,6 +99,14 @@ def build_scheduler(
         raise ArgumentError(f"`scheduler_args` must suit {scheduler.__name__}; got {dict(args)}: {error}") from error
 
 
+def advance(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    """One step of a scheduler; some look at their arguments only then."""
+    try:
+        scheduler.step()
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ArgumentError(f"`scheduler_args` must suit {type(scheduler).__name__}: {error}.") from error
+
+
 def clip_(grad: Tensor, limit: float | None) -> None:
     """Scale each row's gradient to at most ``limit`` in Euclidean norm, in place."""
     if limit is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 
 from temperance.core.checks import check_instance
 from temperance.core.encoding import moved
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError, TemperanceWarning
 from temperance.core.growing import rows_file
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
@@ -126,8 +127,15 @@ def _method_in(run: store.Run) -> Any:
         return None
     try:
         return run.value("method")
-    except MismatchError:
-        return None  # a method of the user's own: not needed to predict
+    except MismatchError as error:
+        warnings.warn(
+            f"the method of the run {str(run.path)!r} cannot be rebuilt, so `fitted.method` is None (predictions do "
+            f"not need it): {error} Lambdas and functions of your own are not kept in a run: to fit again, or to go on "
+            "from a checkpoint, write the method as you did.",
+            TemperanceWarning,
+            stacklevel=4,
+        )
+        return None
 
 
 def check_same_network(run: store.Run, target: Target) -> None:

@@ -171,7 +171,7 @@ class Particles(Inference[ParticleState]):
             for optimizer, scheduler in zip(state.optimizers, state.schedulers, strict=True):
                 optimizer.step()
                 if scheduler is not None and (self.schedule_steps or batch.last):
-                    scheduler.step()
+                    optimisers.advance(scheduler)
         return state, Info(loss, status)
 
     @torch.no_grad()

@@ -181,7 +181,7 @@ class MAP(Inference[MAPState]):
     def schedule(self, state: MAPState, batch: Batch) -> None:
         """Step the scheduler where it is due."""
         if state.scheduler is not None and (self.schedule_steps or batch.last):
-            state.scheduler.step()
+            optimisers.advance(state.scheduler)
 
     def _has_stopped(self, state: MAPState) -> bool:
         """Whether no member has improved for long enough."""

@@ -296,7 +296,7 @@ class Variational(Inference[VariationalState]):
             self._settle(state, batch)
         state.optimizer.step()
         if state.scheduler is not None and (self.schedule_steps or batch.last):
-            state.scheduler.step()
+            optimisers.advance(state.scheduler)
         status, metrics = self._account(engine, state, batch, loss)
         return state, Info(loss, status, metrics=metrics)
 
