@@ -121,6 +121,12 @@ class PosteriorCovariance(AssembledCovariance):
     def __post_init__(self) -> None:
         check_fields(self, "prior_precision")
         check_positive(self.temperature, "temperature")
+        check_positive(self.data_factor, "data_factor")
+        if not self.blocks or sum(block.size for block in self.blocks) > len(self.prior_precision):
+            raise ArgumentError(
+                f"`blocks` must be over some of the {len(self.prior_precision)} numbers of `prior_precision`; got "
+                f"{[block.size for block in self.blocks][:5]}."
+            )
 
     def _like(self) -> Tensor:
         return self.prior_precision

@@ -50,6 +50,11 @@ class Block(Operator):
         """How large τ must be not to be drowned by rounding where it is added to H; 0 where they are kept apart."""
         return 0.0
 
+    def _check_places(self, held: int) -> None:
+        """There must be a place for each of the numbers that are ``held``."""
+        if self.size != held:
+            raise ArgumentError(f"`places` must be those of the block's {held} coordinates; got {self.size} places.")
+
     def _check_merge(self, other: Block) -> None:
         places = [p.tolist() if isinstance(p, Tensor) else p for p in (self.places, other.places)]
         if type(self) is not type(other) or places[0] != places[1]:
@@ -69,6 +74,7 @@ class DiagonalBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "values")
+        self._check_places(self.values.shape[-1])
 
     def _like(self) -> Tensor:
         return self.values
@@ -105,6 +111,7 @@ class DenseBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "matrix")
+        self._check_places(self.matrix.shape[-1])
 
     def _like(self) -> Tensor:
         return self.matrix
@@ -153,6 +160,7 @@ class LowRankBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "vectors", "values")
+        self._check_places(len(self.vectors))
 
     def _like(self) -> Tensor:
         return self.vectors

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from temperance.core.checks import check_instance
-from temperance.core.encoding import moved
+from temperance.core.checks import check_instance, shown
+from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError, TemperanceWarning
 from temperance.core.growing import rows_file
 from temperance.model.likelihoods import Likelihood
@@ -23,7 +23,7 @@ from temperance.model.theta import check_subset
 from temperance.posteriors import Chain, Posterior
 from temperance.run import store
 from temperance.run.fitted import Fitted
-from temperance.run.parts import info_in, layout_in
+from temperance.run.parts import info_in, layout_in, seed_in
 
 Finisher = Callable[[store.Run, Fitted], Fitted]
 _finishers: dict[str, Finisher] = {}
@@ -94,9 +94,7 @@ def fitted_of(
         raise CorruptRunError(f"the run {str(run.path)!r} holds no posterior.")
     posterior = _to_device(posterior, target.device)
     target = run.read(lambda: posterior.retarget(target), "the posterior")
-    fitted = Fitted(
-        target, posterior, info_in(run), _method_in(run), run.entry("seed", int), dict(run.entry("run", dict))
-    )
+    fitted = Fitted(target, posterior, info_in(run), _method_in(run), seed_in(run), dict(run.entry("run", dict)))
     for part, room in _ROOMS.items():
         if run.has(part):
             importlib.import_module(room)
@@ -126,7 +124,10 @@ def _method_in(run: store.Run) -> Any:
     if not run.has("method"):
         return None
     try:
-        return run.value("method")
+        method = run.value("method")
+        if not isinstance(method, Value):
+            raise CorruptRunError(f"the method of the run {str(run.path)!r} is damaged: got {shown(method)}.")
+        return method
     except MismatchError as error:
         warnings.warn(
             f"the method of the run {str(run.path)!r} cannot be rebuilt, so `fitted.method` is None (predictions do "

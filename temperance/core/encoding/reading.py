@@ -113,6 +113,8 @@ def _check_kinds(made: type, given: dict[str, Any]) -> None:
                 isinstance(given[field.name], _KINDS[head]) for head in heads
             ):
                 raise TypeError(f"`{field.name}` must be {field.type}; got {type(given[field.name]).__name__}.")
+            if type(given[field.name]) is int and abs(given[field.name]) > 2**63:
+                raise TypeError(f"`{field.name}` must be {field.type}; got an integer that none of ours can be.")
 
 
 def _torch(form: dict[str, Any], tensors: Given) -> torch.dtype | torch.device:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import shown
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, TemperanceWarning
 from temperance.core.seeds import check_seed, generator
 from temperance.data.data import Data
@@ -131,6 +131,8 @@ def _finish(run: Run, fitted: Fitted) -> CalibratedFitted:
     for name, kind in kinds.items():
         if not isinstance(found[name], kind):
             raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its {name} cannot be {found[name]!r}.")
+    if found["draws"] is not None:
+        run.read(lambda: check_count(found["draws"], "draws"), "the calibrator")
     return _with(fitted, **found)
 
 
