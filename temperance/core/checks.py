@@ -49,7 +49,7 @@ def check_count(value: object, argument: str) -> int:
     """
     if not is_whole(value, 1):
         raise ArgumentError(f"`{argument}` must be a positive integer{_beyond(value)}; got {shown(value)}.")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return int(value)  # type: ignore[call-overload]
 
 
 def is_whole(value: object, least: int = 0) -> bool:
@@ -70,7 +70,7 @@ def check_whole(value: object, argument: str, what: str = "an integer", least: i
     """
     if not is_whole(value, least):
         raise ArgumentError(f"`{argument}` must be {what}, {least} or more{_beyond(value)}; got {shown(value)}.")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return int(value)  # type: ignore[call-overload]
 
 
 def check_flag(value: object, argument: str, *, optional: bool = False) -> None:

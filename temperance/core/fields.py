@@ -37,7 +37,7 @@ def check_fields(value: Any, *floating: str) -> None:
     Traceback (most recent call last):
     temperance.core.errors.ArgumentError: `left` must be of type Tensor; got 'banana'.
     """
-    for name, kind, said in _declared(type(value)):
+    for name, kind, said in _declared(type(value)):  # type: ignore[arg-type]
         found = getattr(value, name)
         if not _fits(found, kind):
             raise ArgumentError(f"`{name}` must be of type {said}; got {shown(found)}.")

@@ -51,7 +51,7 @@ def _corruption(kernel: Kernel) -> Corruption:
 def _check_severity(severity: object) -> int:
     if not is_whole(severity, 1) or severity > 5:  # type: ignore[operator]
         raise ArgumentError(f"`severity` must be an integer from 1 to 5; got {shown(severity)}.")
-    return int(severity)  # type: ignore[call-overload, no-any-return]
+    return int(severity)  # type: ignore[call-overload]
 
 
 def _as_images(x: Tensor, image_shape: Sequence[int] | None) -> Tensor:

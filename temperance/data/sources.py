@@ -58,7 +58,7 @@ def row_uniforms(inputs: Inputs, seed: int) -> Tensor:
         data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))
         words = np.ascontiguousarray(data).view(np.uint64)
         salt = np.array([derive_seed(seed, "row", place)], np.uint64)
-        keys = _scattered(salt + np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN)
+        keys = _scattered((salt + np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN).astype(np.uint64))
         found = _scattered(words ^ keys).sum(1, dtype=np.uint64) + salt
         total = found if total is None else _scattered(total) + found
     assert total is not None

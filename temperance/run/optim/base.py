@@ -268,7 +268,7 @@ def _count(num_data: object) -> int:
             "`num_data` must be a positive integer (the size of the whole training set, not of a batch); "
             f"got {shown(num_data)}."
         )
-    return int(num_data)  # type: ignore[call-overload, no-any-return]
+    return int(num_data)  # type: ignore[call-overload]
 
 
 def _place(group: Group, parameter: Tensor) -> int:
