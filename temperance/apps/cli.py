@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from temperance.lab.commands import add_commands as add_lab_commands
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no ü gets \\xfc, not a traceback
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
     parser = _parser()
     options = parser.parse_args(arguments)
     if not hasattr(options, "run"):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from temperance import inference
+from temperance.core.checks import check_count, check_counts, check_instance, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Classes, Counts, Labels, Outcome, Reals
 from temperance.core.registry import ByOutcome
@@ -50,7 +51,7 @@ def method_named(text: str | Inference[Any]) -> Inference[Any]:
     if isinstance(text, Inference):
         return text
     if not isinstance(text, str):
-        raise ArgumentError(f"`method` must be a name, an expression or a method of Temperance; got {text!r}.")
+        raise ArgumentError(f"`method` must be a name, an expression or a method of Temperance; got {shown(text)}.")
     if text.strip().lower() in RECIPES:
         text = RECIPES[text.strip().lower()].expression
     if "(" not in text:
@@ -58,7 +59,7 @@ def method_named(text: str | Inference[Any]) -> Inference[Any]:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ArgumentError(
             f"`method` must be one of {', '.join(RECIPES)}, or an expression such as 'Ensemble(MAP(lr=1e-3), 5)'; "
-            f"got {text!r}.{hint}"
+            f"got {shown(text)}.{hint}"
         )
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -167,10 +168,13 @@ def table_target(
     Linear(in_features=50, out_features=3, bias=True)
     """
     usual = TABLE_MODELS.of(Outcome.named(task, among=TABLE_MODELS.outcomes))
+    check_counts(inputs=inputs, outputs=outputs)
+    check_instance(likelihood, "likelihood", Likelihood, "a temperance Likelihood", optional=True)
+    check_instance(prior, "prior", Prior, "a temperance Prior", optional=True)
     chosen = likelihood if likelihood is not None else usual.likelihood()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_seed(seed))
-        network = MLP(inputs, list(hidden), chosen.outputs_for(outputs))
+        network = MLP(inputs, hidden, chosen.outputs_for(outputs))
     return Target(network, chosen, prior or GaussianPrior(scale=FanIn(gain=usual.gain)), temperature=temperature)
 
 
@@ -204,8 +208,7 @@ def training(rows: int, outcome: Outcome | None = None) -> tuple[int, int]:
     >>> training(150, Classes())
     (200, 64)
     """
-    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-        raise ArgumentError(f"`rows` must be a positive whole number; got {rows!r}.")
+    check_count(rows, "rows")
     least = 16 if outcome is None else TABLE_MODELS.of(outcome).batch
     batch = min(256, max(least, 2 ** round(math.log2(max(1, rows / 20)))))
     epochs = math.ceil(4000 * batch / rows)

@@ -12,6 +12,7 @@ import numbers
 
 import torch
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 
 
@@ -27,7 +28,7 @@ def check_seed(seed: object, argument: str = "seed") -> int:
     """
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
         raise ArgumentError(
-            f"`{argument}` must be an integer from 0 to 2**63 - 1; got {seed!r} ({type(seed).__name__})."
+            f"`{argument}` must be an integer from 0 to 2**63 - 1; got {shown(seed)} ({type(seed).__name__})."
         )
     return int(seed)
 

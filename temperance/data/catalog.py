@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
 from temperance.core.outcomes import Classes, Outcome, Reals
 from temperance.core.seeds import check_seed
@@ -86,7 +87,7 @@ def _idx_recipe(name: str, rows: int, licence: str) -> _Recipe:
         functools.partial(images.load_idx, name),
         splits=1,
         place=images.IDX_FILES[name].where,
-        check=functools.partial(images.read_idx, name, fresh=True),
+        check=functools.partial(images.read_idx, name),
     )
 
 
@@ -99,7 +100,7 @@ def _table_recipe(table: tables.Table) -> _Recipe:
         functools.partial(tables.load_table, table.name),
         splits=table.splits,
         place=table.files.where,
-        check=functools.partial(tables.read_table, table.name, fresh=True),
+        check=functools.partial(tables.read_table, table.name),
     )
 
 
@@ -133,7 +134,7 @@ _ALL = (
         images.load_cifar10,
         splits=1,
         place=images.cifar10_place,
-        check=functools.partial(images.read_cifar10, fresh=True),
+        check=functools.partial(images.read_cifar10),
     ),
     _Recipe(
         "cifar100",
@@ -143,7 +144,7 @@ _ALL = (
         images.load_cifar100,
         splits=1,
         place=images.cifar100_place,
-        check=functools.partial(images.read_cifar100, fresh=True),
+        check=functools.partial(images.read_cifar100),
     ),
     _Recipe(
         "imdb",
@@ -153,7 +154,7 @@ _ALL = (
         text.load_imdb,
         splits=1,
         place=_imdb_place,
-        check=functools.partial(text.read_imdb, fresh=True),
+        check=functools.partial(text.read_imdb),
     ),
     *(_table_recipe(table) for table in tables.TABLES.values()),
 )
@@ -172,7 +173,7 @@ def _recipe(name: object) -> _Recipe:
         return _RECIPES[known[plain]]
     near = difflib.get_close_matches(plain, known, n=1)
     hint = f" Did you mean {known[near[0]]!r}?" if near else ""
-    raise ArgumentError(f"`name` must be one of {', '.join(_RECIPES)}; got {name!r}.{hint}")
+    raise ArgumentError(f"`name` must be one of {', '.join(_RECIPES)}; got {shown(name)}.{hint}")
 
 
 def data_home() -> Path:

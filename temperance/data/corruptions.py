@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from temperance.core.checks import check_sizes, is_whole, shown
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import check_seed, generator
 
@@ -48,9 +49,9 @@ def _corruption(kernel: Kernel) -> Corruption:
 
 
 def _check_severity(severity: object) -> int:
-    if isinstance(severity, bool) or not isinstance(severity, int) or not 1 <= severity <= 5:
-        raise ArgumentError(f"`severity` must be an integer from 1 to 5; got {severity!r}.")
-    return severity
+    if not is_whole(severity, 1) or severity > 5:  # type: ignore[operator]
+        raise ArgumentError(f"`severity` must be an integer from 1 to 5; got {shown(severity)}.")
+    return int(severity)  # type: ignore[call-overload]
 
 
 def _as_images(x: Tensor, image_shape: Sequence[int] | None) -> Tensor:
@@ -60,6 +61,8 @@ def _as_images(x: Tensor, image_shape: Sequence[int] | None) -> Tensor:
     if x.numel() == 0 or not bool(((x >= 0.0) & (x <= 1.0)).all()):
         got = f"values from {float(x.min()):g} to {float(x.max()):g}" if x.numel() else "an empty tensor"
         raise DataError(f"`x` must lie in [0, 1] (corrupt first, standardise afterwards); got {got}.")
+    if image_shape is not None:
+        image_shape = check_sizes(image_shape, "image_shape")
     if image_shape is None and x.dim() == 4:
         return x
     if image_shape is None:
@@ -176,6 +179,6 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0, *, image_shape: 
     >>> corrupt(torch.full((1, 1, 2, 2), 0.5), "brightness", 3)[0, 0, 0]
     tensor([0.8000, 0.8000])
     """
-    if kind not in CORRUPTIONS:
-        raise ArgumentError(f"`kind` must be one of {', '.join(CORRUPTIONS)}; got {kind!r}.")
+    if not isinstance(kind, str) or kind not in CORRUPTIONS:
+        raise ArgumentError(f"`kind` must be one of {', '.join(CORRUPTIONS)}; got {shown(kind)}.")
     return CORRUPTIONS[kind](x, severity, seed=seed, image_shape=image_shape)

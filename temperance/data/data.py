@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_instance, shown
+from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.fields import check_fields
 from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import DatasetSource, Inputs, RowSource, TensorSource, first_tensor, map_tensors
@@ -41,6 +43,11 @@ class DataInfo:
     y_scale: Tensor | None = None
     image_shape: tuple[int, ...] | None = None
     note: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "x_mean", "x_scale", "y_mean", "y_scale")
+        if self.num_classes is not None:
+            check_count(self.num_classes, "num_classes")
 
     def in_units(self, y: Tensor) -> Tensor:
         """Targets, predictive means, quantiles or draws of standardised data, back in the original units."""
@@ -170,10 +177,11 @@ class Data:
     def _take(self, source: RowSource, info: DataInfo | None, weights: Any = None) -> None:
         if source.num_data < 1:
             raise DataError("`data` must have at least one row; got an empty data set.")
+        check_instance(info, "info", DataInfo, "a DataInfo", optional=True)
         self._source = source
         self.weights = None if weights is None else _as_weights(weights, source.num_data)
         """How often each row counts; once, where there are none."""
-        self.info = info or DataInfo()
+        self.info = DataInfo() if info is None else info
         self.batch_size: int | None = None  # what a DataLoader asked for
 
     def __len__(self) -> int:
@@ -307,7 +315,7 @@ class Data:
     def hold_out(self, fraction: float = 0.1, *, seed: int = 0) -> tuple[Data, Data]:
         """Split at random in (the rest, the held-out ``fraction``)."""
         if not 0.0 < fraction < 1.0:
-            raise ArgumentError(f"`fraction` must lie strictly between 0 and 1; got {fraction!r}.")
+            raise ArgumentError(f"`fraction` must lie strictly between 0 and 1; got {shown(fraction)}.")
         held = max(1, round(fraction * self.num_data))
         if held >= self.num_data:
             raise DataError(f"`fraction` {fraction} of {self.num_data} rows leaves none to learn from.")
@@ -339,7 +347,7 @@ class Data:
         weights = [] if self.weights is None else [("weights", self.weights)]
         for name, value in [*self._source.probe(), *weights]:
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+            digest.update(tensor_bytes(value))
         return digest.hexdigest()
 
 
@@ -393,6 +401,8 @@ def _as_tensor(value: Any, argument: str) -> Tensor:
 
 
 def _as_inputs(value: Any, argument: str) -> Inputs:
+    if isinstance(value, Mapping | tuple) and not value:
+        raise DataError(f"`{argument}` must hold at least one tensor; got {shown(value)}.")
     if isinstance(value, Mapping):
         return {str(key): _as_tensor(entry, f"{argument}[{key!r}]") for key, entry in value.items()}
     if isinstance(value, tuple):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Classes, Reals
 from temperance.core.seeds import derive_seed, generator
@@ -181,9 +182,9 @@ def _sklearn_seed(seed: int, name: str) -> int:
 
 def _check_count(argument: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ArgumentError(f"`{argument}` must be an integer of at least {least}; got {value!r}.")
+        raise ArgumentError(f"`{argument}` must be an integer of at least {least}; got {shown(value)}.")
 
 
 def _check_spread(argument: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
-        raise ArgumentError(f"`{argument}` must be a finite number of at least 0; got {value!r}.")
+        raise ArgumentError(f"`{argument}` must be a finite number of at least 0; got {shown(value)}.")

@@ -101,12 +101,12 @@ def parse_idx(content: bytes, what: str) -> Pixels:
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * rank).reshape([int(size) for size in shape])
 
 
-def read_idx(name: str, *, fresh: bool = False) -> list[tuple[Pixels, Pixels]]:
+def read_idx(name: str) -> list[tuple[Pixels, Pixels]]:
     """Pairs of images (N × 28 × 28) and labels: the training and the test part, or the only one there is."""
     files = IDX_FILES[name]
     if files.where() is None:
         raise missing_error([files])
-    arrays = [parse_idx(files.read(known.name, fresh=fresh), known.name) for known in files.files]
+    arrays = [parse_idx(files.read(known.name), known.name) for known in files.files]
     return list(zip(arrays[::2], arrays[1::2], strict=True))
 
 
@@ -178,17 +178,17 @@ def cifar10_place() -> Path | None:
     return next((place for place in (files.where() for files in CIFAR_FILES) if place is not None), None)
 
 
-def read_cifar10(*, fresh: bool = False, _check: bool = True) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
+def read_cifar10(*, _check: bool = True) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
     """Images (N × 3 × 32 × 32) and labels of the training and of the test part. ``_check`` is for tests."""
     files = next((files for files in CIFAR_FILES if files.where() is not None), None)
     if files is None:
         raise missing_error(CIFAR_FILES)
     if files is _MOSAICS:
-        train, test = _read_mosaics(fresh)
+        train, test = _read_mosaics()
     else:
         python = files in (_PYTHON_FOLDER, _PYTHON_ARCHIVE)
         parse: Callable[[bytes, str], tuple[Pixels, Pixels]] = _parse_python if python else _parse_binary
-        parsed = [parse(content, name) for name, content in _batches(files, _BATCHES, fresh, _check).items()]
+        parsed = [parse(content, name) for name, content in _batches(files, _BATCHES, _check).items()]
         train = (np.concatenate([x for x, _ in parsed[:5]]), np.concatenate([y for _, y in parsed[:5]]))
         test = parsed[5]
     if _check:
@@ -238,12 +238,12 @@ def cifar100_place() -> Path | None:
     return next((place for place in (files.where() for files in CIFAR100_FILES) if place is not None), None)
 
 
-def read_cifar100(*, fresh: bool = False, _check: bool = True) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
+def read_cifar100(*, _check: bool = True) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
     """Images (N × 3 × 32 × 32) and labels (N × 2, coarse and fine) of both parts. ``_check`` is for tests."""
     files = next((files for files in CIFAR100_FILES if files.where() is not None), None)
     if files is None:
         raise missing_error(CIFAR100_FILES)
-    raw = _batches(files, ("train", "test"), fresh, _check)
+    raw = _batches(files, ("train", "test"), _check)
     if "python" in files.folders[0] + files.files[0].name:
         columns = [[_parse_python(raw[part], part, f"{kind}_labels") for kind in ("coarse", "fine")] for part in raw]
         train, test = ((coarse[0], np.stack([coarse[1], fine[1]], 1)) for coarse, fine in columns)
@@ -278,13 +278,13 @@ def _check_cifar100(part: str, labels: Pixels) -> None:
         )
 
 
-def _batches(files: FileSet, wanted: tuple[str, ...], fresh: bool, check: bool) -> dict[str, bytes]:
+def _batches(files: FileSet, wanted: tuple[str, ...], check: bool) -> dict[str, bytes]:
     """Name and content of the batches of a folder, or of an archive, which is never extracted to disk."""
     if len(files.files) > 1:
-        read = {known.name: files.read(known.name, fresh=fresh, check=check) for known in files.files}
+        read = {known.name: files.read(known.name, check=check) for known in files.files}
         return {name.removesuffix(".bin"): content for name, content in read.items()}
     name = files.files[0].name
-    content = files.read(name, fresh=fresh, check=check)
+    content = files.read(name, check=check)
     found = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
@@ -302,13 +302,13 @@ def _batches(files: FileSet, wanted: tuple[str, ...], fresh: bool, check: bool) 
     return {batch: found[batch] for batch in wanted}
 
 
-def _read_mosaics(fresh: bool) -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
+def _read_mosaics() -> tuple[tuple[Pixels, Pixels], tuple[Pixels, Pixels]]:
     """Lossless pictures of 100 × 100 tiles each, in reading order."""
-    with np.load(io.BytesIO(_MOSAICS.read("labels.npz", fresh=fresh)), allow_pickle=False) as labels:
+    with np.load(io.BytesIO(_MOSAICS.read("labels.npz")), allow_pickle=False) as labels:
         train_labels, test_labels = labels["train"], labels["test"]
 
     def tiles(name: str) -> Pixels:
-        with Image.open(io.BytesIO(_MOSAICS.read(name, fresh=fresh))) as picture:
+        with Image.open(io.BytesIO(_MOSAICS.read(name))) as picture:
             grid = np.asarray(picture.convert("RGB")).reshape(100, 32, 100, 32, 3)
         return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 

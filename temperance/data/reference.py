@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, DataError
 from temperance.data.files import FileSet, KnownFile, check_digest
 
@@ -85,8 +86,8 @@ def load_hmc_reference(name: str) -> HMCReference:
     Traceback (most recent call last):
     temperance.core.errors.ArgumentError: `name` must be one of cifar10, imdb; got 'mnist'.
     """
-    if name not in HMC_REFERENCES:
-        raise ArgumentError(f"`name` must be one of {', '.join(HMC_REFERENCES)}; got {name!r}.")
+    if not isinstance(name, str) or name not in HMC_REFERENCES:
+        raise ArgumentError(f"`name` must be one of {', '.join(HMC_REFERENCES)}; got {shown(name)}.")
     published = HMC_REFERENCES[name]
     content = published.files().read(published.file)
     arrays = _arrays(content, published.file)

@@ -161,10 +161,10 @@ def standardise(train: NDArray[np.float64], *others: NDArray[np.float64]) -> tup
     return scaled, torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(scale.astype(np.float32))
 
 
-def read_table(name: str, *, fresh: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def read_table(name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Features (N × D) and target (N × 1) as they are in the file."""
     table = TABLES[name]
-    values = np.loadtxt(io.BytesIO(table.files.read("data.txt", fresh=fresh)), dtype=np.float64)
+    values = np.loadtxt(io.BytesIO(table.files.read("data.txt")), dtype=np.float64)
     width = len(table.features)
     return values[:, :width], values[:, width : width + 1]
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Classes
 from temperance.data.data import Data, DataInfo
@@ -65,16 +66,16 @@ _NORMALISE = bytes.maketrans(_LOWER, string.ascii_lowercase.encode() + b" " * le
 Reviews = dict[str, bytes]
 
 
-def read_imdb(*, fresh: bool = False, check: bool = True) -> tuple[Reviews, Reviews, dict[bytes, int]]:
+def read_imdb(*, check: bool = True) -> tuple[Reviews, Reviews, dict[bytes, int]]:
     """Training reviews, test reviews (text by key such as ``pos/576_10.txt``) and the number of each word."""
     files = next((files for files in IMDB_FILES if files.where() is not None), None)
     if files is None:
         raise missing_error(IMDB_FILES)
     if files is _TABLES:
-        train, test = (_parse_table(files.read(f"{part}.tsv", fresh=fresh, check=check)) for part in ("train", "test"))
+        train, test = (_parse_table(files.read(f"{part}.tsv", check=check)) for part in ("train", "test"))
     else:
-        train, test = _parse_archive(files.read("aclImdb_v1.tar.gz", fresh=fresh, check=check))
-    index = json.loads(files.read(_INDEX.name, fresh=fresh, check=check))
+        train, test = _parse_archive(files.read("aclImdb_v1.tar.gz", check=check))
+    index = json.loads(files.read(_INDEX.name, check=check))
     return train, test, {word.encode(): int(number) for word, number in index.items()}
 
 
@@ -132,7 +133,7 @@ def load_imdb(split: int, seed: int, vocabulary: int = 20000, length: int = 100)
     """
     for argument, value, least in (("vocabulary", vocabulary, FIRST_WORD + 1), ("length", length, 1)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ArgumentError(f"`{argument}` must be an integer of at least {least}; got {value!r}.")
+            raise ArgumentError(f"`{argument}` must be an integer of at least {least}; got {shown(value)}.")
     train, test, words = read_imdb()
     random = np.random.RandomState(113)  # the order of Keras is made by this generator
     info = DataInfo(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.decide.information import Selection, batch_bald, epig, joint_information
@@ -101,8 +101,9 @@ def choose(
     """
     made = check_predictive(predictive)
     if not callable(acquire):
-        raise ArgumentError(f"`acquire` must be a function such as bald or batch_bald; got {acquire!r}.")
-    limit = len(made) if among is None else among
+        raise ArgumentError(f"`acquire` must be a function such as bald or batch_bald; got {shown(acquire)}.")
+    check_seed(seed)
+    limit = len(made) if among is None else check_count(among, "among")
     if check_count(k, "k") > limit:
         raise ArgumentError(f"`k` must be at most the {limit} rows there are; got {k}.")
     extra: dict[str, Any] = {"seed": check_seed(seed)} if takes(acquire, "seed") else {}

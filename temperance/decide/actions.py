@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count, check_level, real, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed
 from temperance.decide.members import check_predictive, class_probabilities
 from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 
@@ -124,8 +125,8 @@ class LinexLoss(Loss):
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shape, int | float) or not math.isfinite(self.shape) or self.shape == 0:
-            raise ArgumentError(f"`shape` must be a finite number other than zero; got {self.shape!r}.")
+        if not math.isfinite(real(self.shape)) or self.shape == 0:
+            raise ArgumentError(f"`shape` must be a finite number other than zero; got {shown(self.shape)}.")
 
     def __call__(self, action: Tensor, y: Tensor) -> Tensor:
         """See :class:`Loss`."""
@@ -160,6 +161,8 @@ def with_abstention(cost: Any, price: float) -> Tensor:
             [0.2000, 0.2000]])
     """
     matrix = _matrix(cost)
+    if not math.isfinite(real(price)):
+        raise ArgumentError(f"`price` must be a finite number; got {shown(price)}.")
     return torch.cat([matrix, torch.full_like(matrix[:1], float(price))])
 
 
@@ -189,6 +192,8 @@ def bayes_action(
     >>> bayes_action(fair, [[0.0, 10.0], [1.0, 0.0], [0.3, 0.3]])  # treat? do not? do a test for 0.3?
     Decision(action=tensor([2]), cost=tensor([0.3000]))
     """
+    check_count(samples, "samples")
+    check_seed(seed)
     made = check_predictive(predictive)
     if isinstance(made, CategoryPredictive):
         if callable(cost):
@@ -203,7 +208,7 @@ def bayes_action(
     assert isinstance(made, ValuePredictive)
     if not callable(cost):
         raise ArgumentError(
-            f"`cost` must be a loss such as SquaredLoss(), or a function, for real targets; got {cost!r}."
+            f"`cost` must be a loss such as SquaredLoss(), or a function, for real targets; got {shown(cost)}."
         )
     draws = made.sample(check_count(samples, "samples"), seed)
     if isinstance(cost, Loss) and candidates is None:
@@ -216,7 +221,7 @@ def _matrix(cost: Any) -> Tensor:
     try:
         made = torch.as_tensor(cost, dtype=torch.get_default_dtype())
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"`cost` must be a matrix of numbers, actions × classes; got {cost!r}.") from error
+        raise ArgumentError(f"`cost` must be a matrix of numbers, actions × classes; got {shown(cost)}.") from error
     if made.dim() != 2 or made.numel() == 0 or not bool(torch.isfinite(made).all()):
         raise ArgumentError(f"`cost` must be a finite matrix, actions × classes; got shape {tuple(made.shape)}.")
     return made

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag, check_instance, check_path, check_whole, shown
 from temperance.core.encoding import fingerprint
 from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError
 from temperance.core.progress import ProgressBar
@@ -19,6 +19,7 @@ from temperance.data.data import Data, _as_inputs
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.decide.acquire import Acquisition, bald, choose, needs, takes
 from temperance.decide.information import check_rows
+from temperance.inference.base import Inference
 from temperance.model.target import Target
 from temperance.run import store
 from temperance.run.fit import fit
@@ -48,7 +49,7 @@ class ActiveLearning:
         """Labels against a score, to plot."""
         if not self.scores or score not in self.scores[0]:
             known = ", ".join(self.scores[0]) if self.scores else "none, for no `test` was given"
-            raise ArgumentError(f"`score` must be one of {known}; got {score!r}.")
+            raise ArgumentError(f"`score` must be one of {known}; got {shown(score)}.")
         return self.labels, [each[score] for each in self.scores]
 
 
@@ -104,6 +105,16 @@ def learn_actively(
     total = first_tensor(x).shape[0]
     check_seed(seed)
     check_count(batch, "batch")
+    check_instance(method, "method", Inference, "a temperance method such as MAP(lr=1e-3)")
+    if not isinstance(make_target, Target) and not callable(make_target):
+        raise ArgumentError(f"`make_target` must be a Target or a function that makes one; got {shown(make_target)}.")
+    check_flag(progress, "progress", optional=True)
+    check_instance(by, "by", str, "the name of a way to predict", optional=True)
+    for name, count in (("draws", draws), ("candidates", candidates), ("batch_size", batch_size)):
+        if count is not None:
+            check_count(count, name)
+    if folder is not None:
+        check_path(folder, "folder")
     first = _start(start, total, seed)
     _check_rounds(rounds, len(first) + batch * rounds if isinstance(rounds, int) else 0, total)
     look = _Look.of(acquire, towards, candidates, draws, by)
@@ -145,8 +156,7 @@ def learn_actively(
 
 
 def _check_rounds(rounds: Any, wanted: int, total: int) -> None:
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-        raise ArgumentError(f"`rounds` must be zero or a positive integer; got {rounds!r}.")
+    check_whole(rounds, "rounds")
     if wanted > total:
         raise ArgumentError(f"`rounds` × `batch` + `start` must be at most the pool's {total} rows; got {wanted}.")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag, check_instance, check_positive, real, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import check_seed, derive_seed, generator
@@ -73,6 +73,9 @@ def play(environment: Environment, policy: Policy, steps: int, *, progress: bool
     >>> bool(found.cumulative_regret[-1] < 0.35 * 100)  # pulling at random costs 70
     True
     """
+    check_instance(environment, "environment", Environment, "an Environment such as BernoulliBandit([0.1, 0.9])")
+    check_instance(policy, "policy", Policy, "a Policy such as BetaBernoulli(2)")
+    check_flag(progress, "progress", optional=True)
     check_count(steps, "steps")
     arms, rewards, regret = [], [], []
     total = 0.0
@@ -101,9 +104,11 @@ class BernoulliBandit(Environment):
     """
 
     def __init__(self, probs: Sequence[float] | Tensor, seed: int = 0) -> None:
-        self.probs = torch.as_tensor(probs, dtype=torch.get_default_dtype())
-        if self.probs.dim() != 1 or not bool(((self.probs >= 0) & (self.probs <= 1)).all()):
-            raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {probs!r}.")
+        numbers = probs.tolist() if isinstance(probs, Tensor) and probs.dim() == 1 else probs
+        good = isinstance(numbers, list | tuple) and len(numbers) > 0 and all(0 <= real(p) <= 1 for p in numbers)
+        if not good:
+            raise ArgumentError(f"`probs` must be probabilities, one for each arm; got {shown(probs)}.")
+        self.probs = torch.tensor(numbers, dtype=torch.get_default_dtype())
         self.num_arms, self.num_features, self.seed = len(self.probs), 0, check_seed(seed)
 
     def context(self, step: int) -> Tensor:
@@ -164,8 +169,8 @@ class BetaBernoulli(Policy):
 
     def __init__(self, num_arms: int, wins: float = 1.0, losses: float = 1.0, seed: int = 0) -> None:
         check_count(num_arms, "num_arms")
-        if not (wins > 0 and losses > 0):
-            raise ArgumentError(f"`wins` and `losses` of the prior must be positive; got {wins!r} and {losses!r}.")
+        check_positive(wins, "wins")
+        check_positive(losses, "losses")
         self.wins = torch.full((num_arms,), float(wins), dtype=torch.float64)
         self.losses = torch.full((num_arms,), float(losses), dtype=torch.float64)
         self.rng = generator(check_seed(seed), "beta-bernoulli")
@@ -179,7 +184,7 @@ class BetaBernoulli(Policy):
     def learn(self, context: Tensor, arm: int, reward: float) -> None:
         """Count."""
         if reward not in (0.0, 1.0):
-            raise ArgumentError(f"`reward` must be 0 or 1 for BetaBernoulli; got {reward!r}.")
+            raise ArgumentError(f"`reward` must be 0 or 1 for BetaBernoulli; got {shown(reward)}.")
         self.wins[arm] += reward
         self.losses[arm] += 1 - reward
 

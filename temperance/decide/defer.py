@@ -11,10 +11,11 @@ import scipy
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count, check_level, check_whole
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
-from temperance.decide.doubt import Score, doubt
+from temperance.core.fields import check_fields
+from temperance.decide.doubt import Score, check_kind, doubt, doubt_by
 from temperance.decide.members import check_predictive
 from temperance.predict import CategoryPredictive, Predictive
 
@@ -47,6 +48,14 @@ class Deferral(Value):
     answered: int
     rows: int
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_kind(self.score, "score")
+        for name in ("risk", "confidence"):
+            check_level(getattr(self, name), name)
+        for name in ("errors", "answered", "rows"):
+            check_whole(getattr(self, name), name, "a number of rows")
+
     @property
     def answers(self) -> bool:
         """Whether anything is answered at all."""
@@ -69,6 +78,9 @@ def clopper_pearson(errors: int, rows: int, confidence: float = 0.95) -> float:
     >>> round(clopper_pearson(0, 59), 4)
     0.0495
     """
+    check_whole(errors, "errors", "a number of rows")
+    check_whole(rows, "rows", "a number of rows")
+    check_level(confidence, "confidence")
     if errors >= rows:
         return 1.0
     return float(scipy.special.betaincinv(errors + 1, rows - errors, confidence))
@@ -120,7 +132,7 @@ def defer_at(
     check_level(confidence, "confidence")
     check_count(thresholds, "thresholds")
     wrong = _errors(made, y, error)
-    value = doubt(made, score).double().cpu()
+    value = doubt_by(made, score, "score").double().cpu()
     return defer_by(value, wrong, risk, confidence, score=score, thresholds=thresholds)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.decide.members import check_predictive
 from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
@@ -48,6 +49,16 @@ _VALUES: dict[str, Callable[[ValuePredictive], Tensor]] = {
 }
 
 
+def check_kind(kind: object, argument: str = "kind") -> None:
+    """A name that :func:`doubt` knows, for one kind of target or the other, or a function of a predictive."""
+    known = dict.fromkeys([*_CLASSES, *_VALUES, *_BOTH])
+    if not (isinstance(kind, str) and kind in known) and (not callable(kind) or isinstance(kind, type)):
+        raise ArgumentError(
+            f"`{argument}` must be one of {', '.join(map(repr, known))}, or a function of a predictive; got "
+            f"{shown(kind)}."
+        )
+
+
 def doubt(predictive: Predictive, kind: Score = "confidence") -> Tensor:
     """Doubt per row, higher where there is more of it.
 
@@ -64,7 +75,13 @@ def doubt(predictive: Predictive, kind: Score = "confidence") -> Tensor:
     Traceback (most recent call last):
     temperance.core.errors.ArgumentError: `predictive` must be what `fitted.predict(x)` gives; got str.
     """
+    return doubt_by(predictive, kind, "kind")
+
+
+def doubt_by(predictive: Predictive, kind: Score, argument: str) -> Tensor:
+    """The same for a function that calls what it is given by another name."""
     made = check_predictive(predictive)
+    check_kind(kind, argument)
     if callable(kind):
         found = torch.as_tensor(kind(made))
     else:
@@ -73,11 +90,13 @@ def doubt(predictive: Predictive, kind: Score = "confidence") -> Tensor:
         if not isinstance(kind, str) or kind not in known:
             what = "classes" if isinstance(made, CategoryPredictive) else "real targets"
             raise ArgumentError(
-                f"`kind` must be one of {', '.join(sorted(known))} for {what}, or a function; got {kind!r}."
+                f"`{argument}` must be one of {', '.join(sorted(known))} for {what}, or a function; got {shown(kind)}."
             )
         found = known[kind](made)  # type: ignore[operator]
     if found.shape != (len(made),):
-        raise ArgumentError(f"`kind` must give one number for each of {len(made)} rows; got {tuple(found.shape)}.")
+        raise ArgumentError(
+            f"`{argument}` must give one number for each of {len(made)} rows; got {tuple(found.shape)}."
+        )
     if bool(found.isnan().any()):
-        raise ArgumentError(f"`kind` {kind!r} gives NaN for {int(found.isnan().sum())} rows.")
+        raise ArgumentError(f"`{argument}` {kind!r} gives NaN for {int(found.isnan().sum())} rows.")
     return found.detach()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
 from temperance.decide.members import (
@@ -54,7 +54,7 @@ def check_rows(rows: Any, length: int, argument: str) -> Tensor:
     if made.dtype == torch.bool and made.shape == (length,):
         made = made.nonzero().flatten()
     if made.dim() != 1 or made.is_floating_point() or made.dtype == torch.bool or len(made) == 0:
-        raise ArgumentError(f"`{argument}` must be row numbers or a mask of {length} rows; got {rows!r}.")
+        raise ArgumentError(f"`{argument}` must be row numbers or a mask of {length} rows; got {shown(rows)}.")
     if int(made.min()) < 0 or int(made.max()) >= length:
         raise ArgumentError(
             f"`{argument}` must be rows from 0 to {length - 1}; got {int(made.min())} to {int(made.max())}."

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.checks import check_count, check_positive
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.decide.policies import ArmNetwork, FittedPolicy
@@ -28,9 +29,9 @@ class NormalInverseGamma:
     """
 
     def __init__(self, features: int, *, precision: float = 0.25, shape: float = 6.0, rate: float = 6.0) -> None:
+        check_count(features, "features")
         for name, value in (("precision", precision), ("shape", shape), ("rate", rate)):
-            if not value > 0:
-                raise ArgumentError(f"`{name}` must be positive; got {value!r}.")
+            check_positive(value, name)
         self.precision = precision * torch.eye(features, dtype=torch.float64)
         self.moment = torch.zeros(features, dtype=torch.float64)
         self.squares = 0.0
@@ -76,6 +77,8 @@ class NeuralLinear(FittedPolicy):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.prior = {"precision": precision, "shape": shape, "rate": rate}
+        for name, value in self.prior.items():
+            check_positive(value, name)
         self.beliefs: list[NormalInverseGamma] = []
         self.network: ArmNetwork | None = None
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_level, check_real_tensor
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
-from temperance.decide.doubt import Score, doubt
+from temperance.core.fields import check_fields
+from temperance.decide.doubt import Score, check_kind, doubt
 from temperance.predict import Predictive
 
 
@@ -39,6 +40,12 @@ class OODDetector(Value):
     ordinary: Tensor
     kind: Score
     false_alarms: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_level(self.false_alarms, "false_alarms")
+        check_kind(self.kind, "kind")
+        check_real_tensor(self.ordinary, "ordinary")
 
     @property
     def threshold(self) -> float:

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_instance, real, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, derive_seed, generator
 from temperance.data.data import Data
 from temperance.decide.active import make_fresh
 from temperance.decide.bandit import Policy
 from temperance.decide.members import check_predictive
+from temperance.inference.base import Inference
 from temperance.model.target import Target
 from temperance.predict import Predictive
 from temperance.run.fit import fit
@@ -34,6 +35,7 @@ class ArmNetwork(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
+        check_instance(network, "network", nn.Module, "a torch.nn.Module with an output for each arm")
         self.network = network
 
     def forward(self, context: Tensor, arm: Tensor) -> Tensor:
@@ -79,6 +81,14 @@ class FittedPolicy(Policy):
         draws: int | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(make_target, Target) and not callable(make_target):
+            raise ArgumentError(
+                f"`make_target` must be a Target or a function that makes one; got {shown(make_target)}."
+            )
+        check_instance(method, "method", Inference, "a temperance method such as MAP(lr=1e-3)")
+        for name, count in (("epochs", epochs), ("steps", steps), ("batch_size", batch_size), ("draws", draws)):
+            if count is not None:
+                check_count(count, name)
         self.make_target, self.method, self.num_arms = make_target, method, check_count(num_arms, "num_arms")
         self.every, self.first = check_count(every, "every"), check_count(first, "first")
         self.how: dict[str, Any] = {"epochs": epochs, "steps": steps, "batch_size": batch_size}
@@ -160,8 +170,8 @@ class EpsilonGreedy(FittedPolicy):
 
     def __init__(self, *args: Any, epsilon: float = 0.05, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not isinstance(epsilon, int | float) or not 0 <= epsilon <= 1:
-            raise ArgumentError(f"`epsilon` must be a probability; got {epsilon!r}.")
+        if not 0 <= real(epsilon) <= 1:
+            raise ArgumentError(f"`epsilon` must be a probability; got {shown(epsilon)}.")
         self.epsilon = float(epsilon)
 
     def by_belief(self, context: Tensor) -> int:

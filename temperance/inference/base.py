@@ -18,8 +18,10 @@ from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_count, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.status import OK, Status
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
@@ -112,6 +114,10 @@ class Starts:
     count: int = 1
     given: Tensor | None = None
     seeds: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_count(self.count, "count")
 
     @classmethod
     def of(cls, theta: Tensor | None) -> Starts:
@@ -241,7 +247,7 @@ class Wrapper(Inference[Any]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Inference):
-            raise ArgumentError(f"{self.base_rule}; got {self.base!r}.")
+            raise ArgumentError(f"{self.base_rule}; got {shown(self.base)}.")
         self.check_base(self.base)
 
     def check_base(self, base: Inference[Any]) -> None:

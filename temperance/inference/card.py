@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 
 
@@ -84,7 +85,7 @@ class Card:
     def __post_init__(self) -> None:
         for name in ("papers", "shown", "recipes", "demo"):
             if not isinstance(getattr(self, name), tuple):
-                raise ArgumentError(f"`{name}` of a card must be a tuple; got {getattr(self, name)!r}.")
+                raise ArgumentError(f"`{name}` of a card must be a tuple; got {shown(getattr(self, name))}.")
 
     @property
     def year(self) -> int:

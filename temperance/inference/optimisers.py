@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.checks import check_mapping, shown
 from temperance.core.errors import ArgumentError
 from temperance.model.theta import Layout
 
@@ -34,6 +35,22 @@ def needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
         parameter = inspect.signature(optimizer.step).parameters.get("closure")
         _closures[optimizer] = parameter is not None and parameter.default is inspect.Parameter.empty
     return _closures[optimizer]
+
+
+def check_settings(optimizer_args: object, scheduler: object, scheduler_args: object) -> None:
+    """What is handed on to PyTorch must be what it takes: said where the method is made, not at the first step."""
+    check_mapping(optimizer_args, "optimizer_args")
+    check_mapping(scheduler_args, "scheduler_args")
+    if scheduler is None:
+        return
+    schedulers = torch.optim.lr_scheduler
+    if not (isinstance(scheduler, type) and issubclass(scheduler, schedulers.LRScheduler)):
+        raise ArgumentError(f"`scheduler` must be a torch.optim.lr_scheduler class, or None; got {shown(scheduler)}.")
+    if issubclass(scheduler, schedulers.ReduceLROnPlateau):
+        raise ArgumentError(
+            "`scheduler` must not need a metric, as ReduceLROnPlateau does: use `patience` of MAP in its place, or a "
+            "schedule of the steps such as CosineAnnealingLR."
+        )
 
 
 def build_optimizer(
@@ -80,6 +97,14 @@ def build_scheduler(
         return scheduler(optimizer, **args)
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"`scheduler_args` must suit {scheduler.__name__}; got {dict(args)}: {error}") from error
+
+
+def advance(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    """One step of a scheduler; some look at their arguments only then."""
+    try:
+        scheduler.step()
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ArgumentError(f"`scheduler_args` must suit {type(scheduler).__name__}: {error}.") from error
 
 
 def clip_(grad: Tensor, limit: float | None) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_choice, check_count, check_flag
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.model.target import Target
 from temperance.model.theta import Layout
@@ -169,8 +169,9 @@ def canonical(
     >>> canonical(network, torch.tensor([1.0, 2.0, 0.5, -0.3, 7.0, 8.0, 9.0]))
     tensor([-2.0000,  1.0000,  0.3000,  0.5000, -8.0000,  7.0000,  9.0000])
     """
-    if order not in ("bias", "weight", "norm"):
-        raise ArgumentError(f'`order` must be "bias", "weight" or "norm"; got {order!r}.')
+    check_choice(order, "order", ("bias", "weight", "norm"))
+    check_flag(signs, "signs")
+    check_flag(scales, "scales")
     layout, found = _unpack(network)[1], symmetries(network).layers
 
     def send(rows: Tensor) -> Tensor:
@@ -212,6 +213,8 @@ def align(
     True
     """
     check_count(sweeps, "sweeps")
+    check_flag(signs, "signs")
+    check_flag(scales, "scales")
     layout, found = _unpack(network)[1], symmetries(network).layers
     if not isinstance(reference, Tensor) or reference.shape != (layout.size,):
         got = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__

@@ -72,7 +72,7 @@ class Folder:
     def describe(self) -> dict[str, Any]:
         """What ``run.json`` says."""
         try:
-            return dict(json.loads((self.path / "run.json").read_text()))
+            return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
         except FileNotFoundError as error:
             raise StoreError(f"{str(self.path)!r} holds no run of the laboratory: it has no run.json.") from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -93,7 +93,7 @@ class Folder:
         found = {}
         for cell in cells:
             try:
-                content = json.loads((self.cells / f"{cell.key}.json").read_text())
+                content = json.loads((self.cells / f"{cell.key}.json").read_text(encoding="utf-8"))
                 result = from_json(content["result"])
                 found[cell.key] = Finished(cell, result, float(content["seconds"]), content["error"])
             except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError):

@@ -11,7 +11,9 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.linalg.blocks import Block
 from temperance.linalg.operator import Covariance
 from temperance.linalg.places import Places, put, take
@@ -65,6 +67,9 @@ class BlockCovariance(AssembledCovariance):
 
     parts: tuple[Covariance, ...]
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def _like(self) -> Tensor:
         return self.parts[0]._like()
 
@@ -112,6 +117,16 @@ class PosteriorCovariance(AssembledCovariance):
     prior_precision: Tensor
     temperature: float = 1.0
     data_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "prior_precision")
+        check_positive(self.temperature, "temperature")
+        check_positive(self.data_factor, "data_factor")
+        if not self.blocks or sum(block.size for block in self.blocks) > len(self.prior_precision):
+            raise ArgumentError(
+                f"`blocks` must be over some of the {len(self.prior_precision)} numbers of `prior_precision`; got "
+                f"{[block.size for block in self.blocks][:5]}."
+            )
 
     def _like(self) -> Tensor:
         return self.prior_precision

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.linalg.inverse import HELP, CholeskyInverse, DiagonalInverse, LowRankInverse
 from temperance.linalg.operator import Covariance, Operator
 from temperance.linalg.places import Places, places_size
@@ -49,6 +50,11 @@ class Block(Operator):
         """How large τ must be not to be drowned by rounding where it is added to H; 0 where they are kept apart."""
         return 0.0
 
+    def _check_places(self, held: int) -> None:
+        """There must be a place for each of the numbers that are ``held``."""
+        if self.size != held:
+            raise ArgumentError(f"`places` must be those of the block's {held} coordinates; got {self.size} places.")
+
     def _check_merge(self, other: Block) -> None:
         places = [p.tolist() if isinstance(p, Tensor) else p for p in (self.places, other.places)]
         if type(self) is not type(other) or places[0] != places[1]:
@@ -65,6 +71,10 @@ class DiagonalBlock(Block):
     is_diagonal: ClassVar[bool] = True
     places: Places
     values: Tensor
+
+    def __post_init__(self) -> None:
+        check_fields(self, "values")
+        self._check_places(self.values.shape[-1])
 
     def _like(self) -> Tensor:
         return self.values
@@ -98,6 +108,10 @@ class DenseBlock(Block):
 
     places: Places
     matrix: Tensor
+
+    def __post_init__(self) -> None:
+        check_fields(self, "matrix")
+        self._check_places(self.matrix.shape[-1])
 
     def _like(self) -> Tensor:
         return self.matrix
@@ -143,6 +157,10 @@ class LowRankBlock(Block):
     places: Places
     vectors: Tensor
     values: Tensor
+
+    def __post_init__(self) -> None:
+        check_fields(self, "vectors", "values")
+        self._check_places(len(self.vectors))
 
     def _like(self) -> Tensor:
         return self.vectors

@@ -10,7 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_square
 from temperance.core.errors import NumericalError
+from temperance.core.fields import check_fields
 from temperance.linalg.operator import Covariance, by_columns
 
 
@@ -26,6 +28,7 @@ class DiagonalCovariance(Covariance):
     variance: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self, "variance")
         if not bool((self.variance > 0).all()) or not bool(torch.isfinite(self.variance).all()):
             raise NumericalError("a variance must be positive and finite everywhere; the posterior is not proper.")
 
@@ -78,6 +81,7 @@ class LowRankCovariance(Covariance):
     factor: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self, "variance", "factor")
         DiagonalCovariance(self.variance)
 
     def _like(self) -> Tensor:
@@ -180,6 +184,10 @@ class DenseCovariance(TriangularRoot):
 
     matrix: Tensor
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_square(self.matrix, "matrix")
+
     def _like(self) -> Tensor:
         return self.matrix
 
@@ -218,6 +226,7 @@ class CholeskyCovariance(TriangularRoot):
     factor: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_triangular(self.factor)
 
     def _like(self) -> Tensor:
@@ -237,8 +246,9 @@ class CholeskyCovariance(TriangularRoot):
         return self.factor.square().sum(1)
 
 
-def check_triangular(factor: Tensor) -> None:
+def check_triangular(factor: Tensor, argument: str = "factor") -> None:
     """Raise unless a triangular factor is that of a proper covariance."""
+    check_square(factor, argument)
     # A sum is finite only where all its terms are; to look at each is slow, and needed only where a sum overflows.
     finite = bool(torch.isfinite(factor.sum())) or bool(torch.isfinite(factor).all())
     if not finite or not bool((factor.diagonal() > 0).all()):
@@ -259,8 +269,9 @@ class KroneckerCovariance(Covariance):
     right: Tensor
 
     def __post_init__(self) -> None:
-        check_triangular(self.left)
-        check_triangular(self.right)
+        check_fields(self)
+        check_triangular(self.left, "left")
+        check_triangular(self.right, "right")
 
     def _like(self) -> Tensor:
         return self.left

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import NumericalError
+from temperance.core.fields import check_fields
 from temperance.linalg.covariance import check_triangular
 from temperance.linalg.operator import Covariance, by_columns
 
@@ -34,6 +35,7 @@ class DiagonalInverse(Covariance):
     precision: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self, "precision")
         precision = self.precision.detach()
         if not bool((precision > 0).all()):
             bad = int((precision <= 0).sum())
@@ -85,6 +87,7 @@ class CholeskyInverse(Covariance):
     factor: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_triangular(self.factor.detach())
         # By columns, as LAPACK makes it: read from a file it lies by rows, and solvers would round otherwise.
         object.__setattr__(self, "factor", self.factor.mT.contiguous().mT)
@@ -130,6 +133,7 @@ class LowRankInverse(Covariance):
     factor: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self, "precision", "factor")
         if not bool((self.precision.detach() > 0).all()):
             raise NumericalError("a low-rank curvature needs a positive prior precision for every parameter.")
 

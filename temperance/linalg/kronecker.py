@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.linalg.blocks import Block
 from temperance.linalg.inverse import HELP
 from temperance.linalg.operator import MatrixCovariance
@@ -40,6 +41,10 @@ class KroneckerBlock(Block):
     corrected: Tensor | None = None
     has_bias: bool = False
     rows: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "basis_in", "basis_out", "values_in", "values_out", "in_scale", "out_scale", "corrected")
+        self._check_places(self.values_in.shape[-1] * self.values_out.shape[-1])
 
     def _like(self) -> Tensor:
         return self.values_in
@@ -204,6 +209,7 @@ class KroneckerInverse(MatrixCovariance):
     precision: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self, "precision")
         if not bool((self.precision.detach() > 0).all()):
             raise NumericalError(f"the posterior precision must be positive definite; a layer's is not. {HELP}")
 

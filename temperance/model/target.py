@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_flag, check_positive, shown
 from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.data.data import Data
@@ -30,7 +30,7 @@ from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior, GaussianDensity, Prior
 from temperance.model.priors.base import RestrictedPrior
-from temperance.model.theta import Layout, Subset, selected
+from temperance.model.theta import Layout, Subset, check_subset, selected
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,12 +76,16 @@ class Target:
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):
             raise ArgumentError(
-                f"`likelihood` must be a temperance Likelihood, e.g. Categorical(); got {self.likelihood!r}."
+                f"`likelihood` must be a temperance Likelihood, e.g. Categorical(); got {shown(self.likelihood)}."
             )
         if not isinstance(self.prior, Prior):
-            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {self.prior!r}.")
+            raise ArgumentError(
+                f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {shown(self.prior)}."
+            )
         check_positive(self.temperature, "temperature")
         check_positive(self.likelihood_temperature, "likelihood_temperature")
+        check_flag(self.freeze_batch_norm, "freeze_batch_norm")
+        check_subset(self.subset, "subset")
         if not isinstance(self.network, nn.Module):
             raise NetworkError(f"`network` must be a torch.nn.Module; got {type(self.network).__name__}.")
         parameters = self.network.named_parameters()
@@ -195,7 +199,7 @@ class Target:
         if self.layout.entries_of("prior"):
             mode = "it looks for the mode of weights and scales together, which lies where the learned scales vanish"
             raise ArgumentError(
-                f"`prior` must have given scales for {method}: {why or mode}; got {self.prior!r}. Draw from the "
+                f"`prior` must have given scales for {method}: {why or mode}; got {shown(self.prior)}. Draw from the "
                 "posterior (NUTS, HMC, SGHMC ...) or fit it (Variational), or give a scale in place of Learned()."
             )
 
@@ -224,7 +228,7 @@ class Target:
     def with_prior(self, prior: Prior) -> Target:
         """Under another prior; the network is shared."""
         if not isinstance(prior, Prior):
-            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {prior!r}.")
+            raise ArgumentError(f"`prior` must be a temperance Prior, e.g. GaussianPrior(1.0); got {shown(prior)}.")
         names = [e.name for e in self.layout.network_entries]
         layout = self._layout(names, prior)
         made: Target = self._with(prior=prior, layout=self.layout if layout == self.layout else layout)
@@ -235,7 +239,7 @@ class Target:
         """With another noise level: ``likelihood`` must learn what the present one learns."""
         if likelihood.learned_parameters() != self.likelihood.learned_parameters():
             raise ArgumentError(
-                f"`likelihood` must learn the same parameters as {self.likelihood!r}; got {likelihood!r}."
+                f"`likelihood` must learn the same parameters as {self.likelihood!r}; got {shown(likelihood)}."
             )
         return self._with(likelihood=likelihood)
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from temperance.core.checks import shown
 from temperance.core.encoding import Value, setting
 from temperance.core.errors import ArgumentError, NetworkError
 
@@ -96,7 +97,12 @@ class Layout:
     """
 
     def __init__(self, entries: Iterable[Entry], dtype: torch.dtype = torch.float32) -> None:
-        self.entries = tuple(entries)
+        made = tuple(entries) if isinstance(entries, Iterable) and not isinstance(entries, str | bytes) else ()
+        if not made or not all(isinstance(entry, Entry) for entry in made):
+            raise ArgumentError(f"`entries` must be those of Layout.of(network); got {shown(entries)}.")
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ArgumentError(f"`dtype` must be a floating dtype such as torch.float32; got {shown(dtype)}.")
+        self.entries = made
         self.dtype = dtype
         self.size = self.entries[-1].stop if self.entries else 0
         self._by_role = {role: tuple(e for e in self.entries if e.role == role) for role in ("prior", "likelihood")}
@@ -163,7 +169,7 @@ class Layout:
         for entry in self.entries:
             if entry.name == name:
                 return entry
-        raise ArgumentError(f"`name` must be one of {[e.name for e in self.entries]}; got {name!r}.")
+        raise ArgumentError(f"`name` must be one of {[e.name for e in self.entries]}; got {shown(name)}.")
 
     def unflatten(self, theta: Tensor, role: str | None = None) -> dict[str, Tensor]:
         """Named views of ``theta`` (... × P), each of shape ... × its own shape."""
@@ -206,8 +212,10 @@ class Layout:
 
 def check_subset(subset: object, argument: str) -> None:
     """Something that can name parameters, or ``None`` for all."""
-    if subset is not None and not (isinstance(subset, str | tuple | list | Selector) or callable(subset)):
-        raise ArgumentError(f"`{argument}` must name parameters, e.g. last_layer or 'head'; got {subset!r}.")
+    names = isinstance(subset, str | tuple | list) and bool(subset) and all(isinstance(name, str) for name in subset)
+    judges = callable(subset) and not isinstance(subset, type)  # a function of (name, parameter)
+    if not (subset is None or names or isinstance(subset, Selector) or judges):
+        raise ArgumentError(f"`{argument}` must name parameters, e.g. last_layer or 'head'; got {shown(subset)}.")
 
 
 def selected(network: nn.Module, subset: Subset = None) -> list[tuple[str, nn.Parameter]]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from temperance.core.checks import check_counts, check_sizes
 from temperance.core.errors import ArgumentError
-from temperance.nn.norm import check_counts
 
 
 class CNN(nn.Module):
@@ -37,7 +37,7 @@ class CNN(nn.Module):
     ) -> None:
         super().__init__()
         check_counts(in_channels=in_channels, out_features=out_features, hidden=hidden, image_size=image_size)
-        check_counts(**{f"channels[{i}]": count for i, count in enumerate(channels)})
+        channels = check_sizes(channels, "channels")
         side = image_size // 2 ** len(channels)
         if side < 1:
             raise ArgumentError(

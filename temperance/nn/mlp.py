@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from temperance.nn.norm import check_counts
+from temperance.core.checks import check_counts, check_flag, check_maker, check_sizes
 
 
 class MLP(nn.Sequential):
@@ -40,11 +40,12 @@ class MLP(nn.Sequential):
         bias: bool = True,
     ) -> None:
         check_counts(in_features=in_features, out_features=out_features)
-        check_counts(**{f"hidden[{i}]": width for i, width in enumerate(hidden)})
+        check_flag(bias, "bias")
         layers: list[nn.Module] = []
         width_in = in_features
-        for width in hidden:
-            layers += [nn.Linear(width_in, width, bias=bias), activation()]
+        for width in check_sizes(hidden, "hidden"):
+            made = check_maker(activation, "activation", nn.Module, "a function that makes a module, such as nn.ReLU")
+            layers += [nn.Linear(width_in, width, bias=bias), made]
             width_in = width
         layers.append(nn.Linear(width_in, out_features, bias=bias))
         super().__init__(*layers)

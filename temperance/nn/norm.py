@@ -6,13 +6,14 @@ factorises and a posterior is not well defined. The layers here do not mix examp
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_counts
+from temperance.core.checks import check_counts, check_flag, real, shown
 from temperance.core.errors import ArgumentError
 
 NormFactory = Callable[[int], nn.Module]
@@ -54,8 +55,9 @@ class FilterResponseNorm(OwnGradients):
     def __init__(self, channels: int, eps: float = 1e-6, threshold: bool = True) -> None:
         super().__init__()
         check_counts(channels=channels)
-        if not eps >= 0.0:
-            raise ArgumentError(f"`eps` must be at least 0; got {eps!r}.")
+        if not 0.0 <= real(eps) < math.inf:
+            raise ArgumentError(f"`eps` must be at least 0; got {shown(eps)}.")
+        check_flag(threshold, "threshold")
         self.channels = channels
         self.eps = eps
         self.scale = nn.Parameter(torch.empty(channels))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from temperance.core.checks import check_counts
 from temperance.core.errors import ArgumentError
-from temperance.nn.norm import check_counts
 
 
 class SingleBiasLSTM(nn.Module):

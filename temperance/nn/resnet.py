@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from os import PathLike
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from temperance.core.checks import check_counts, check_flag, check_maker, check_path, check_sizes, shown
 from temperance.core.errors import ArgumentError
-from temperance.nn.norm import NormFactory, check_counts
+from temperance.nn.norm import NormFactory
 
 
 class Shortcut(Enum):
@@ -67,14 +67,23 @@ def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int, 
 
 
 def _norm(norm: NormFactory | None, channels: int) -> nn.Module:
-    return nn.Identity() if norm is None else norm(channels)
+    if norm is None:
+        return nn.Identity()
+    made = check_maker(norm, "norm", nn.Module, "a function of the number of channels that makes a module", channels)
+    assert isinstance(made, nn.Module)
+    return made
+
+
+def _activation(activation: Callable[[], nn.Module]) -> nn.Module:
+    made = check_maker(activation, "activation", nn.Module, "a function that makes a module, such as nn.ReLU")
+    assert isinstance(made, nn.Module)
+    return made
 
 
 def _stages(depth: int, widths: Sequence[int], **others: int) -> list[tuple[int, int, int]]:
     """(channels in, channels out, stride) of every block, after a look at the arguments that all networks share."""
     check_counts(depth=depth, **others)
-    check_counts(**{f"widths[{i}]": width for i, width in enumerate(widths)})
-    if not widths:
+    if not check_sizes(widths, "widths"):
         raise ArgumentError("`widths` must hold at least one number of channels; got none.")
     per_stage, rest = divmod(depth - 2, 2 * len(widths))
     if rest or per_stage < 1:
@@ -109,7 +118,7 @@ class _Block(nn.Module):
         self.norm1 = _norm(norm, channels_out)
         self.conv2 = _convolution(channels_out, channels_out, 3, 1, bias)
         self.norm2 = _norm(norm, channels_out)
-        self.activation = activation()
+        self.activation = _activation(activation)
         self.shortcut: nn.Module
         if stride == 1 and channels_in == channels_out:
             self.shortcut = nn.Identity()
@@ -164,11 +173,12 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         stages = _stages(depth, widths, in_channels=in_channels, out_features=out_features)
+        check_flag(bias, "bias")
         if not isinstance(shortcut, Shortcut):
-            raise ArgumentError(f"`shortcut` must be a member of Shortcut; got {shortcut!r}.")
+            raise ArgumentError(f"`shortcut` must be a member of Shortcut; got {shown(shortcut)}.")
         self.stem = _convolution(in_channels, widths[0], 3, 1, bias)
         self.stem_norm = _norm(norm, widths[0])
-        self.activation = activation()
+        self.activation = _activation(activation)
         self.blocks = nn.Sequential(*(_Block(*stage, norm, activation, bias, shortcut) for stage in stages))
         self.head = _HeLinear(widths[-1], out_features)
 
@@ -210,7 +220,7 @@ class _PreBlock(nn.Module):
         self.conv1 = _convolution(channels_in, channels_out, 3, stride, bias)
         self.norm2 = _norm(norm, channels_out)
         self.conv2 = _convolution(channels_out, channels_out, 3, 1, bias)
-        self.activation = activation()
+        self.activation = _activation(activation)
         same = stride == 1 and channels_in == channels_out
         self.shortcut = nn.Identity() if same else _convolution(channels_in, channels_out, 1, stride, bias)
 
@@ -243,10 +253,11 @@ class PreResNet(nn.Module):
     ) -> None:
         super().__init__()
         stages = _stages(depth, widths, in_channels=in_channels, out_features=out_features)
+        check_flag(bias, "bias")
         self.stem = _convolution(in_channels, widths[0], 3, 1, bias)
         self.blocks = nn.Sequential(*(_PreBlock(*stage, norm, activation, bias) for stage in stages))
         self.head_norm = _norm(norm, widths[-1])
-        self.activation = activation()
+        self.activation = _activation(activation)
         self.head = _HeLinear(widths[-1], out_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -267,7 +278,7 @@ def load_cifar_resnet(path: str | PathLike[str]) -> ResNet:
     Traceback (most recent call last):
     temperance.core.errors.ArgumentError: `path` must be a file with the state of a CIFAR ResNet; got nowhere.th.
     """
-    if not Path(path).is_file():
+    if not check_path(path, "path", "file").is_file():
         raise ArgumentError(f"`path` must be a file with the state of a CIFAR ResNet; got {path}.")
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state = {name.removeprefix("module."): value for name, value in saved.get("state_dict", saved).items()}

@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.engine.outputs import arguments
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DenseBlock
@@ -61,6 +62,7 @@ class Affine(WrappedPosterior):
     basis: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_finite(self.centre, "the centre of a subspace")
         check_finite(self.basis, "the basis of a subspace")
         if self.basis.dim() != 2 or len(self.basis) > len(self.centre):
@@ -70,7 +72,7 @@ class Affine(WrappedPosterior):
             )
         wanted = self.basis.shape[1] + len(self.centre) - len(self.basis)
         if self.inner.size != wanted:
-            raise ArgumentError(f"`inner` must be over {wanted} coordinates; got {self.inner.size}.")
+            raise ArgumentError(f"`inner` must be over {wanted} coordinates, by its `basis`; got {self.inner.size}.")
 
     @property
     def size(self) -> int:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, shown
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Nodes, WeightCurve
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
 
@@ -42,6 +43,7 @@ class CurvePosterior(WeightCurve, Centred):
     points: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.points.dim() != 2 or len(self.points) < 2:
             raise ArgumentError(
                 f"`points` must be a matrix of at least two control points × P; got shape {tuple(self.points.shape)}."
@@ -72,7 +74,7 @@ class CurvePosterior(WeightCurve, Centred):
         """θ(t), a row for each t."""
         places = torch.as_tensor(t, dtype=torch.float64).reshape(-1)
         if not bool(((places >= 0) & (places <= 1)).all()):
-            raise ArgumentError(f"`t` must lie in [0, 1]; got {t!r}.")
+            raise ArgumentError(f"`t` must lie in [0, 1]; got {shown(t)}.")
         return bernstein(places, len(self.points) - 1).to(self.points) @ self.points
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.growing import rows_file
 from temperance.posteriors.base import Buffers, Centred, Chain, Nodes
 from temperance.posteriors.trace import Trace
@@ -31,6 +32,7 @@ class Draws(Chain, Centred):
     trace: Trace | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.theta.dim() != 2 or len(self.theta) < 1:
             raise ArgumentError(f"`theta` must be a matrix, draws × P; got shape {tuple(self.theta.shape)}.")
         if rows_file(self.theta) is None:  # those of a file were checked one by one as they came

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, check_vector
+from temperance.core.fields import check_fields
 from temperance.core.seeds import derive_seed
 from temperance.engine.native.noise import mix, signed
 from temperance.engine.workspace import working_copy
@@ -130,6 +131,8 @@ class DropoutPosterior(WeightPosterior, Centred):
     buffers: Buffers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_vector(self.theta, "theta")
         check_finite(self.theta, "the weights of a DropoutPosterior")
 
     @property

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, check_vector
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import generator
 from temperance.linalg.operator import Covariance
 from temperance.posteriors.base import Buffers, Density, Nodes, Spread, WeightPosterior
@@ -32,6 +33,8 @@ class Gaussian(WeightPosterior, Spread, Density):
     buffers: Buffers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_vector(self.mean, "mean")
         check_finite(self.mean, "the mean of a Gaussian")
         if self.operator.size != len(self.mean):
             raise ArgumentError(

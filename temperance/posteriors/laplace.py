@@ -13,6 +13,7 @@ from torch import Tensor
 
 from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import BoundPrior, Prior
@@ -52,6 +53,9 @@ class EvidenceTerms(Value):
     noise: float | None = None
     dense: bool = False
     tempered: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, "gradient", "prior_mean")
 
     @property
     def tolerance(self) -> float:
@@ -97,7 +101,7 @@ class LaplacePosterior(CurvatureGaussian):
         for name, value in (
             ("mean", mean),
             ("operator", operator),
-            ("buffers", buffers or {}),
+            ("buffers", {} if buffers is None else buffers),
             ("terms", terms),
             ("prior", prior),
             ("likelihood", likelihood),
@@ -156,6 +160,9 @@ class PosteriorPrior(Prior):
 
     mean: Tensor
     operator: PosteriorCovariance
+
+    def __post_init__(self) -> None:
+        check_fields(self, "mean")
 
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
         """See :class:`Prior`."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import derive_seed
 from temperance.model.target import Target
 from temperance.posteriors.base import Buffers, Nodes, Posterior, WeightPosterior
@@ -29,6 +30,7 @@ class Mixture(WeightPosterior):
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.components:
             raise ArgumentError("`components` must hold at least one posterior; got none.")
         if len({c.size for c in self.components}) > 1:

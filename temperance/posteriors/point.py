@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, check_vector
+from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Nodes, Settings, WeightPosterior
 
 
@@ -27,6 +28,8 @@ class Point(WeightPosterior, Centred, Settings):
     buffers: Buffers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_vector(self.theta, "theta")
         check_finite(self.theta, "the weights of a Point")
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, check_positive, check_vector
+from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Posterior
 
 
@@ -27,12 +28,15 @@ class Process(Posterior, Centred):
 
     theta: Tensor
     prior_precision: Tensor
-    inputs: Any
+    inputs: Tensor | tuple[Tensor, ...] | dict[str, Tensor]
     roots: Tensor
     temperature: float = 1.0
     buffers: Buffers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self, "prior_precision", "roots")
+        check_positive(self.temperature, "temperature")
+        check_vector(self.theta, "theta")
         check_finite(self.theta, "the weights of a Process")
         check_finite(self.roots, "the output Hessians of a Process")
 

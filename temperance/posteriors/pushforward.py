@@ -9,6 +9,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.model.target import Target
 from temperance.posteriors.base import Buffers, Nodes, Posterior, WrappedPosterior, centre_of
 
@@ -29,6 +30,7 @@ class Pushforward(WrappedPosterior):
     rest: Tensor
 
     def __post_init__(self) -> None:
+        check_fields(self, "rest")
         check_finite(self.rest, "the known part of θ")
         if len(self.index) != self.inner.size:
             raise ArgumentError(

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_finite
+from temperance.core.checks import check_finite, check_vector
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import generator
 from temperance.linalg.operator import standard_normal
 from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
@@ -36,6 +37,9 @@ class RadialPosterior(WeightPosterior, Centred, Density):
     buffers: Buffers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_vector(self.mean, "mean")
+        check_vector(self.scale, "scale")
         check_finite(self.mean, "the mean of a RadialPosterior")
         if not bool((self.scale > 0).all()) or not bool(torch.isfinite(self.scale).all()):
             raise NumericalError("a scale must be positive and finite everywhere; the posterior is not proper.")

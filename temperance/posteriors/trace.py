@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from temperance.core.encoding import Value
+from temperance.core.fields import check_fields
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,3 +59,6 @@ class Trace(Value):
     draw_step: Tensor
     acceptance: Tensor | None = None
     transitions: Transitions | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
+from temperance.core.seeds import check_seed
 from temperance.posteriors.base import Buffers, Density, Nodes, Posterior, WrappedPosterior, centre_of
 from temperance.posteriors.gaussian import Gaussian
 
@@ -27,6 +29,8 @@ class WithStatistics(WrappedPosterior, Density):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_seed(self.seed)
         if not self.statistics:
             raise ArgumentError("`statistics` must hold the running statistics of at least one draw; got none.")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import check_seed
 from temperance.data.data import Data, _as_inputs
@@ -67,7 +67,7 @@ def predict(
     kind = PREDICTIVES.of(engine.likelihood.outcome)
     by = posterior.predicts if by is None else by
     if by not in ("network", *LINKS):
-        raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {by!r}.")
+        raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {shown(by)}.")
     if by != "network":
         return predict_linearised(
             engine, posterior, inputs, kind, by, draws, seed, check_count(batch_size, "batch_size")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import LearnedValues
@@ -240,7 +241,7 @@ def _spread_out(value: Any, argument: str, rows: int, width: int, like: Tensor) 
         try:
             made = torch.as_tensor(value, dtype=like.dtype, device=like.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ArgumentError(f"`{argument}` must be a number or an array of numbers; got {value!r}.") from error
+            raise ArgumentError(f"`{argument}` must be a number or an array of numbers; got {shown(value)}.") from error
     try:
         made = made.broadcast_to(rows, width)
     except RuntimeError as error:

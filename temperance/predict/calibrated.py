@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs
 from temperance.engine.engine import Engine
@@ -75,12 +75,14 @@ def from_outputs(
     if made.dim() != 3 or 0 in made.shape or not bool(torch.isfinite(made).all()):
         raise ArgumentError(f"`outputs` must be finite, members × rows × outputs; got shape {tuple(made.shape)}.")
     if not isinstance(likelihood, Likelihood):
-        raise ArgumentError(f"`likelihood` must be a temperance likelihood such as Categorical(); got {likelihood!r}.")
+        raise ArgumentError(
+            f"`likelihood` must be a temperance likelihood such as Categorical(); got {shown(likelihood)}."
+        )
     likelihood.check_outputs(made[0])
     share = torch.ones(len(made)) if weights is None else torch.as_tensor(weights)
     share = share.to(device=made.device, dtype=torch.float64)
     if share.shape != (len(made),) or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
-        raise ArgumentError(f"`weights` must be {len(made)} numbers from 0 on, not all zero; got {weights!r}.")
+        raise ArgumentError(f"`weights` must be {len(made)} numbers from 0 on, not all zero; got {shown(weights)}.")
     source = GivenSource(made, (share / share.sum()).to(made.dtype), learned or {})
     return PREDICTIVES.of(likelihood.outcome)(source, likelihood)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag, check_level, shown
 from temperance.core.encoding import fingerprint
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.seeds import check_seed, derive_seed
@@ -72,8 +71,13 @@ def fit(
             f"`target` must be a temperance Target: Target(network, likelihood, prior); got {type(target).__name__}."
         )
     if not isinstance(method, Inference):
-        raise ArgumentError(f"`method` must be a temperance method such as MAP(lr=1e-3); got {method!r}.")
+        raise ArgumentError(f"`method` must be a temperance method such as MAP(lr=1e-3); got {shown(method)}.")
     seed = check_seed(seed)
+    check_flag(compile, "compile")
+    check_flag(throw, "throw")
+    check_flag(progress, "progress", optional=True)
+    if every is not None:
+        check_count(every, "every")
     settings = _fingerprints(target, method)
     facts = method.facts()
     known = Data.of(data)
@@ -122,6 +126,7 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
     """The rows to train on, and those kept apart."""
     held: Data | None = None
     if isinstance(held_out, float):
+        check_level(held_out, "held_out")
         data, held = data.hold_out(held_out, seed=seed)
     elif held_out is not None:
         held = Data.of(held_out, "held_out")
@@ -192,6 +197,4 @@ def _total_steps(method: Inference[Any], facts: Facts, epochs: int | None, steps
             )
         return facts.default_steps
     name, count = ("epochs", epochs) if epochs is not None else ("steps", steps)
-    if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
-        raise ArgumentError(f"`{name}` must be a positive integer; got {count!r}.")
-    return int(count) * per_epoch if name == "epochs" else int(count)
+    return check_count(count, name) * (per_epoch if name == "epochs" else 1)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed
@@ -115,7 +115,7 @@ class Fitted:
             raise ArgumentError("`component` must be given: the average of a mixture's weights is no good network.")
         chosen = 0 if component is None else component
         if not isinstance(chosen, int) or not 0 <= chosen < len(parts):
-            raise ArgumentError(f"`component` must be from 0 to {len(parts) - 1}; got {component!r}.")
+            raise ArgumentError(f"`component` must be from 0 to {len(parts) - 1}; got {shown(component)}.")
         centre = centre_of(parts[chosen][1])
         theta = centre.mean
         made = unmasked(copy.deepcopy(self.target.network))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from temperance.core.encoding import moved
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.core.checks import check_instance, shown
+from temperance.core.encoding import Value, moved
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError, TemperanceWarning
 from temperance.core.growing import rows_file
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
@@ -21,7 +23,7 @@ from temperance.model.theta import check_subset
 from temperance.posteriors import Chain, Posterior
 from temperance.run import store
 from temperance.run.fitted import Fitted
-from temperance.run.parts import info_in, layout_in
+from temperance.run.parts import info_in, layout_in, seed_in
 
 Finisher = Callable[[store.Run, Fitted], Fitted]
 _finishers: dict[str, Finisher] = {}
@@ -60,6 +62,8 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     >>> bool((again.predict(test.x).probs == fitted.predict(test.x).probs).all())
     True
     """
+    check_instance(network, "network", nn.Module, "a torch.nn.Module of the architecture that the run was made with")
+    check_instance(target, "target", Target, "a temperance Target", optional=True)
     for _ in range(_ATTEMPTS):
         run = store.open_run(path)
         try:
@@ -90,9 +94,7 @@ def fitted_of(
         raise CorruptRunError(f"the run {str(run.path)!r} holds no posterior.")
     posterior = _to_device(posterior, target.device)
     target = run.read(lambda: posterior.retarget(target), "the posterior")
-    fitted = Fitted(
-        target, posterior, info_in(run), _method_in(run), run.entry("seed", int), dict(run.entry("run", dict))
-    )
+    fitted = Fitted(target, posterior, info_in(run), _method_in(run), seed_in(run), dict(run.entry("run", dict)))
     for part, room in _ROOMS.items():
         if run.has(part):
             importlib.import_module(room)
@@ -122,9 +124,19 @@ def _method_in(run: store.Run) -> Any:
     if not run.has("method"):
         return None
     try:
-        return run.value("method")
-    except MismatchError:
-        return None  # a method of the user's own: not needed to predict
+        method = run.value("method")
+        if not isinstance(method, Value):
+            raise CorruptRunError(f"the method of the run {str(run.path)!r} is damaged: got {shown(method)}.")
+        return method
+    except MismatchError as error:
+        warnings.warn(
+            f"the method of the run {str(run.path)!r} cannot be rebuilt, so `fitted.method` is None (predictions do "
+            f"not need it): {error} Lambdas and functions of your own are not kept in a run: to fit again, or to go on "
+            "from a checkpoint, write the method as you did.",
+            TemperanceWarning,
+            stacklevel=4,
+        )
+        return None
 
 
 def check_same_network(run: store.Run, target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_path, real
 from temperance.core.encoding import restore
-from temperance.core.errors import ArgumentError, MismatchError, NumericalError, StoreError, TemperanceWarning
+from temperance.core.errors import CorruptRunError, MismatchError, NumericalError, StoreError, TemperanceWarning
 from temperance.core.interrupts import GracefulInterrupt
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import generator
@@ -53,13 +55,11 @@ class Loop:
         checkpoint: str | Path | None,
         every: int,
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ArgumentError(f"`every` must be a positive number of steps; got {every!r}.")
         self.engine, self.method, self.data, self.held_out = engine, method, data, held_out
         self.facts = method.facts()
         self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
         self.settings = run
-        self.path = None if checkpoint is None else Path(checkpoint)
+        self.path = None if checkpoint is None else check_path(checkpoint, "checkpoint")
         self.every = every
         self.state: Any = None
         self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})
@@ -114,6 +114,11 @@ class Loop:
             self.engine.device,
         )
         self.state, self.epoch_loss = state["method"], state["epoch_loss"]
+        if not isinstance(self.epoch_loss, list) or len(self.epoch_loss) != 2:
+            raise CorruptRunError("the loss of the epoch under way must be a sum and a number of rows.")
+        for number in self.epoch_loss:
+            if math.isnan(real(number)):
+                raise CorruptRunError("the loss of the epoch under way must be a sum and a number of rows.")
         self.method.keep_in(self.state, self.path)
         torch.set_rng_state(state["global"].cpu())
         if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from temperance.core.checks import is_whole
 from temperance.core.encoding import Tensors, Value, encode
 from temperance.core.errors import CorruptRunError
+from temperance.core.fields import check_fields
+from temperance.core.seeds import check_seed
 from temperance.core.status import OK, Status
 from temperance.model.target import Target
 from temperance.model.theta import Layout
@@ -81,11 +85,16 @@ def info_in(run: Run) -> RunInfo:
         raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its history must be {', '.join(HISTORIES)}.")
     status = run.read(lambda: Status(**numbers["status"]), "the status")
     info = run.read(lambda: RunInfo(**{**numbers, **history, "status": status}), "the info")
-    whole = all(isinstance(n, int) and n >= 0 for n in (info.steps, info.total_steps))
-    lists = all(isinstance(getattr(info, name), list) for name in (*HISTORIES, "remarks"))
-    if not whole or not lists or not isinstance(info.seconds, int | float) or not isinstance(info.data, dict):
-        raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its info has values of the wrong type.")
+    run.read(lambda: check_fields(info), "the info")
+    run.read(lambda: check_fields(status), "the status")
+    if not is_whole(info.steps) or not is_whole(info.total_steps) or not 0 <= info.seconds < math.inf:
+        raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its info has values that no run has.")
     return info
+
+
+def seed_in(run: Run) -> int:
+    """What everything random came from."""
+    return run.read(lambda: check_seed(run.manifest.get("seed")), "the seed")
 
 
 def layout_in(run: Run) -> Layout:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_whole, shown
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.outcomes import Reals
 from temperance.core.seeds import check_seed
@@ -137,13 +137,12 @@ def sample(
     (torch.Size([4, 500, 2]), True)
     """
     if not callable(log_density):
-        raise ArgumentError(f"`log_density` must be a function from a vector to a number; got {log_density!r}.")
+        raise ArgumentError(f"`log_density` must be a function from a vector to a number; got {shown(log_density)}.")
     if not isinstance(method, Sampler):
-        raise ArgumentError(f"`method` must be a sampler such as NUTS(); got {method!r}.")
+        raise ArgumentError(f"`method` must be a sampler such as NUTS(); got {shown(method)}.")
     for name, value in (("draws", draws), ("chains", chains), ("every", every)):
         check_count(value, name)
-    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
-        raise ArgumentError(f"`warmup` must be a number of steps, 0 or more; got {warmup!r}.")
+    check_whole(warmup, "warmup", "a number of steps")
     begin = _starts(start, chains)
     if compile is None:
         compile = _pays(method, burn_steps(method, warmup) + draws * every) and has_compiler()
@@ -191,7 +190,9 @@ def _starts(start: Any, chains: int) -> Tensor:
     try:
         given = torch.as_tensor(start).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"`start` must be a vector of numbers, or a row for each chain; got {start!r}.") from error
+        raise ArgumentError(
+            f"`start` must be a vector of numbers, or a row for each chain; got {shown(start)}."
+        ) from error
     if not given.is_floating_point():
         given = given.to(torch.get_default_dtype())
     if given.dim() == 1 and len(given):

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from temperance.core import files, sealed
 from temperance.core import growing as rows
+from temperance.core.checks import check_path
 from temperance.core.encoding import decode
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run.manifest import check_manifest, reading
 
@@ -124,7 +125,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Read and check a run's manifest."""
-    folder = Path(path)
+    folder = check_path(path, "path")
     file = folder / MANIFEST
     if not file.is_file():
         raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
@@ -225,9 +226,7 @@ class _Draft:
 
 def check_place(path: str | Path) -> Path:
     """A folder in which a run may be written: new, empty, or an earlier run."""
-    if not isinstance(path, str | Path):
-        raise ArgumentError(f"`path` must be the name of a folder; got {path!r}.")
-    folder = Path(path)
+    folder = check_path(path, "path")
     try:
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"`path` must be a folder; {str(folder)!r} is a file.")
@@ -246,9 +245,10 @@ def held(path: str | Path | None, argument: str = "path") -> contextlib.Abstract
     """Have the folder of a run to oneself; nothing for ``None``. What is in it is for others to look at."""
     if path is None:
         return contextlib.nullcontext()
-    if not isinstance(path, str | Path) or Path(path).is_file():
-        check_place(path)
-    return files.holding(Path(path), argument)
+    folder = check_path(path, argument)
+    if folder.is_file():
+        check_place(folder)
+    return files.holding(folder, argument)
 
 
 def is_run(folder: Path) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import scipy.stats
 from torch import Tensor
 
+from temperance.core.checks import check_count, check_level
+
 
 class InconclusiveError(AssertionError):
     """There are too few draws to tell right from wrong, which is no pass."""
@@ -40,6 +42,8 @@ def critical_value(comparisons: int, false_alarm: float = 1e-6) -> float:
     >>> round(critical_value(1, false_alarm=0.05), 2)
     1.96
     """
+    check_count(comparisons, "comparisons")
+    check_level(false_alarm, "false_alarm")
     return float(scipy.stats.norm.isf(false_alarm / (2 * comparisons)))
 
 

@@ -13,6 +13,7 @@ from temperance.core.checks import (
     check_fraction,
     check_level,
     check_positive,
+    shown,
 )
 from temperance.core.errors import ArgumentError, NumericalError
 
@@ -20,8 +21,8 @@ NAN, INF = float("nan"), float("inf")
 NO_NUMBERS = ["1", None, True, [1], torch.tensor([1.0, 2.0]), 1j]
 
 TABLE = {
-    "count": (check_count, [1, 2**70, np.int64(3)], [0, -1, 1.0, NAN, np.float64(2), *NO_NUMBERS]),
-    "positive": (check_positive, [1e-300, 1, np.float32(2)], [0.0, -1.0, NAN, INF, *NO_NUMBERS]),
+    "count": (check_count, [1, 2**63 - 1, np.int64(3)], [0, -1, 2**63, 10**5000, 1.0, NAN, np.float64(2), *NO_NUMBERS]),
+    "positive": (check_positive, [1e-300, 1, np.float32(2)], [10**400, 0.0, -1.0, NAN, INF, *NO_NUMBERS]),
     "fraction": (check_fraction, [0, 0.5, 1 - 2**-53], [1.0, 1, -1e-300, NAN, INF, *NO_NUMBERS]),
     "level": (check_level, [1e-300, 0.5, 1 - 2**-53], [0, 0.0, 1, 1.0, NAN, *NO_NUMBERS]),
 }
@@ -42,7 +43,7 @@ def test_what_does_not_is_named(name):
     for value in bad:
         with pytest.raises(ArgumentError, match=r"^`width` must ") as caught:
             check(value, "width")
-        assert str(caught.value).endswith(f"got {value!r}.")
+        assert str(caught.value).endswith(f"got {shown(value)}.")
 
 
 def test_the_first_bad_count_of_several():

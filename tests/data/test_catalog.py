@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
-from temperance.data import files, images, text
+from temperance.data import images, text
 from temperance.data.catalog import data_home, list_data_sets, load, load_all, verify
 from temperance.data.embedded import split_rows
 from temperance.data.files import FileSet, KnownFile
@@ -203,27 +203,43 @@ def test_content_is_checked_whatever_its_packing(folder: Path) -> None:
         path.unlink()
 
 
-def test_digests_are_remembered_until_the_file_changes(
-    folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_changed_behind_its_size_and_time_is_found_out(folder: Path, own_cache: Path) -> None:
     known = KnownFile("a", (f"sha256:{hashlib.sha256(b'right').hexdigest()}",))
     found = FileSet("test", (".",), (known,), "somewhere")
     (folder / "a").write_bytes(b"right")
+    status = (folder / "a").stat()
     assert found.read("a") == b"right"
-    assert [path.name for path in own_cache.iterdir()] == ["checksums.json"]
-    with monkeypatch.context() as patch:
-        patch.setattr(files.hashlib, "new", lambda *_, **__: pytest.fail("hashed again"))
-        assert found.read("a") == b"right"
-    (folder / "a").write_bytes(b"wrong content")
+    (folder / "a").write_bytes(b"wrong")
+    os.utime(folder / "a", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (folder / "a").stat().st_mtime_ns == status.st_mtime_ns
     with pytest.raises(DataError, match=r"must be sha256:[0-9a-f]{64}; got sha256:"):
         found.read("a")
-    for broken in ("{", "[]", '{"x": 1}'):
-        (own_cache / "checksums.json").write_text(broken)
-        with pytest.raises(DataError):
-            found.read("a")
-    monkeypatch.setenv("TEMPERANCE_CACHE", str(folder / "a" / "below-a-file"))
-    (folder / "a").write_bytes(b"right")
-    assert found.read("a") == b"right", "a cache that cannot be written must not matter"
+
+
+def test_an_archive_is_checked_before_it_is_opened_and_never_extracted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that would write outside its folder is of no use: it has another digest, and nothing is extracted anyway."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("../../outside.bin", "/outside.bin", "cifar-10-batches-bin/data_batch_1.bin"):
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            archive.addfile(member, io.BytesIO(b"evil"))
+    name = "cifar-10-binary.tar.gz"
+    for place in (folder, folder / "cifar10"):
+        place.mkdir(exist_ok=True)
+        (place / name).write_bytes(packed.getvalue())
+    opened: list[object] = []
+    monkeypatch.setattr(tarfile, "open", lambda *args, **kwargs: opened.append(kwargs))
+    files_of = FileSet("test", (".",), (KnownFile(name, ("sha256:" + "0" * 64,)),), "somewhere")
+    with pytest.raises(DataError, match="checksum"):
+        images._batches(files_of, ("data_batch_1",), True)
+    assert not opened
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="must hold"):
+        images._batches(FileSet("test", (str(folder),), (KnownFile(name),), ""), ("data_batch_2",), False)
+    assert sorted(path.name for path in folder.parent.iterdir() if path.name.startswith("outside")) == []
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -345,6 +345,8 @@ class BayesianEstimator(BaseEstimator):
             if name not in cls._learned:
                 raise ValueError(f"{name!r} is nothing that {cls.__name__} learns")
             setattr(made, name, saving.from_plain(value))
+        _check_units(made._x_units, made._blueprint.inputs)
+        _check_units(made._y_units, made._blueprint.outputs)
         return made
 
     @classmethod
@@ -370,6 +372,17 @@ def _units(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, 
         scaler = StandardScaler().fit(values, sample_weight=weights)
     mean, scale = (np.asarray(part, dtype=np.float64) for part in (scaler.mean_, scaler.scale_))
     return np.nan_to_num(mean), np.where(np.isnan(scale), 1.0, scale)
+
+
+def _check_units(units: Any, columns: int) -> None:
+    """What :func:`_units` gave once, read from a file."""
+    if units is None:
+        return
+    good = isinstance(units, tuple) and len(units) == 2
+    if not good or not all(isinstance(part, np.ndarray) and part.shape == (columns,) for part in units):
+        raise ValueError(f"its units must be a mean and a scale for each of {columns} columns")
+    if not all(part.dtype == np.float64 and np.isfinite(part).all() for part in units) or not (units[1] > 0).all():
+        raise ValueError("its units must be finite, and scales positive")
 
 
 def _standard(values: np.ndarray, units: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:

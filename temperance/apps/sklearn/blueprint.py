@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from temperance.apps.recipes import table_target
+from temperance.core.checks import check_counts, check_sizes, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Outcome
-from temperance.core.seeds import derive_seed
+from temperance.core.seeds import check_seed, derive_seed
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
+from temperance.run.manifest import is_dtype
 
 NetworkFactory = Callable[[int, int], nn.Module]
 
@@ -46,7 +48,13 @@ class Blueprint:
     def described(cls, form: Mapping[str, Any], factory: NetworkFactory | None) -> Blueprint:
         """What :meth:`describe` wrote."""
         plain = {name: value for name, value in form.items() if name not in ("task", "factory")}
-        return cls(Outcome.named(form["task"]), **plain, factory=factory)
+        made = cls(Outcome.named(form["task"]), **plain, factory=factory)
+        check_counts(inputs=made.inputs, outputs=made.outputs)
+        check_sizes(made.hidden, "hidden")
+        check_seed(made.seed)
+        if not is_dtype(made.dtype):
+            raise ArgumentError(f"`dtype` must name a dtype of torch; got {shown(made.dtype)}.")
+        return made
 
     def target(self, likelihood: Likelihood | None, prior: Prior | None) -> Target:
         """The problem to learn, with the usual likelihood and prior of a table where none is given."""

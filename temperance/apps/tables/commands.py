@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -41,6 +42,13 @@ def add_commands(subparsers: Any) -> None:
     report.set_defaults(run=_report)
 
 
+def _text(argument: str) -> str:
+    """An argument that is compared with text of a file. Under the C locale Python takes the bytes of the command line
+    for ASCII, and those that are not for stand-ins: the name of a column is UTF-8 like the table. (Paths stay as they
+    came: the system wants its own bytes back.)"""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
+
+
 def _add_fit(subparsers: Any) -> None:
     fit = subparsers.add_parser("fit", help="learn to predict a column of a CSV, with calibrated uncertainty")
     _table(fit)
@@ -70,15 +78,17 @@ def _add_compare(subparsers: Any) -> None:
 
 def _table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="a .csv, .csv.gz or .parquet file")
-    parser.add_argument("--target", required=True, help="the column to predict")
+    parser.add_argument("--target", type=_text, required=True, help="the column to predict")
     parser.add_argument("--task", default=None, help="classification, regression or counts (default: recognised)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")
     parser.add_argument("--epochs", type=int, default=None, help="how long to train (default: by the number of rows)")
     parser.add_argument("--test", type=float, default=0.2, help="fraction of rows for the test (default: 0.2)")
     parser.add_argument("--validation", type=float, default=0.2, help="fraction to calibrate on (default: 0.2)")
-    parser.add_argument("--drop", default="", help="columns to leave out, with commas between")
-    parser.add_argument("--group", default=None, help="a column whose values are never divided by the split")
-    parser.add_argument("--id", default=None, help="a column that names the rows: not an input")
+    parser.add_argument("--drop", type=_text, default="", help="columns to leave out, with commas between")
+    parser.add_argument(
+        "--group", type=_text, default=None, help="a column whose values are never divided by the split"
+    )
+    parser.add_argument("--id", type=_text, default=None, help="a column that names the rows: not an input")
     parser.add_argument("--max-rows", type=int, default=None, help="use a random sample of so many (default: 500000)")
     _dialect(parser)
 

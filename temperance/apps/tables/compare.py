@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from temperance.apps.recipes import method_named, training
 from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared
 from temperance.apps.tables.kinds import KINDS, kind_of
+from temperance.apps.tables.predictions import escaped
 from temperance.apps.tables.prepare import Prepared, Say, prepare_table
 from temperance.apps.tables.safeguards import check_promises
 from temperance.apps.tables.scores import plain_fields, row_scores, summary
@@ -90,7 +91,7 @@ class Comparison:
                     own = [line.scores.get(name, "") for name in names]
                     rest = [line.gradients, line.time, line.seconds] if line.ok else ["", "", ""]
                     coverage = line.coverage if line.ok else ""
-                    writer.writerow([line.method, *own, coverage, *pairs, *rest, line.error])
+                    writer.writerow([escaped(line.method), *own, coverage, *pairs, *rest, escaped(line.error)])
                 writer.writerow(["(baseline)", *(self.baseline[name] for name in names)])
         except OSError as error:
             raise StoreError(f"the comparison could not be written to {str(path)!r}: {error}.") from error

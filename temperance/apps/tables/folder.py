@@ -14,6 +14,7 @@ from temperance.apps.recipes import table_target
 from temperance.apps.tables.claim import Claim
 from temperance.apps.tables.run import TableRun, TableState
 from temperance.core import files, sealed
+from temperance.core.checks import check_path
 from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run import store
@@ -92,12 +93,12 @@ def save_table_run(run: TableRun, path: str | Path, *, overwrite: bool = False) 
 
 def load_table_run(path: str | Path) -> TableRun:
     """A run that :func:`~temperance.apps.tables.fit_table` or the command ``temperance fit`` saved."""
-    folder = Path(path)
+    folder = check_path(path, "path")
     if not (folder / TABLE).is_file():
         hint = (
             " It was not finished: run `temperance fit` again with --resume." if (folder / CHECKPOINT).is_dir() else ""
         )
-        raise StoreError(f"`run` must be a folder that `temperance fit` made; {str(folder)!r} has no {TABLE}.{hint}")
+        raise StoreError(f"`path` must be a folder that `temperance fit` made; {str(folder)!r} has no {TABLE}.{hint}")
     about = _about(folder)
     manifest = folder / about["model"] / store.MANIFEST
     if not manifest.is_file() or files.digest(manifest) != about["sha256 of its manifest"]:

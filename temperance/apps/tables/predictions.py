@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,7 @@ from temperance.core.errors import ArgumentError, DataError, StoreError
 
 _OPEN_ROWS = 512  # rows with unknown values at once: each stands for many
 _OUTPUTS = 2**24  # draws × rows × outputs of a chunk, which are then kept between statistics
+_NUMBER = re.compile(r"[+-](\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
 STRANGE = "unlike the training rows"
 
 
@@ -114,7 +116,10 @@ def predict_file(
     """Write the rows of ``table`` with predictions beside them to ``out`` (``.csv``, ``.csv.gz`` or ``.parquet``), in
     the memory of one chunk; returns how many rows asked for a human.
 
-    What was read from a CSV is written as it was, letter for letter. The file appears when it is whole.
+    What was read from a CSV is written as it was, letter for letter. In the columns that are added, text that a
+    spreadsheet would take for a formula (a class called ``=1+1``, say) gets an apostrophe before it, see
+    :func:`escaped`: a label that came from somebody else's table is not to run in the reader's. The file appears when
+    it is whole.
     """
     path = Path(out)
     if path.exists() and not overwrite:
@@ -180,7 +185,8 @@ class _writer:
         elif len(self.table.columns) > 1:
             records = _filled(records, np.flatnonzero(chunk.frame.iloc[:, -1].isna()), len(self.table.columns), mark)
         if records is None:  # quoted line breaks may be inside: let pandas write all of it
-            both = pd.concat([chunk.frame.reset_index(drop=True), pd.DataFrame(made)], axis=1)
+            ours = {name: _escaped_all(values) if values.dtype == object else values for name, values in made.items()}
+            both = pd.concat([chunk.frame.reset_index(drop=True), pd.DataFrame(ours)], axis=1)
             both.to_csv(
                 self.stream, index=False, header=False, sep=mark, decimal=self.dialect.decimal, lineterminator="\n"
             )
@@ -218,6 +224,22 @@ def _filled(records: list[str], rows: NDArray[np.int64], width: int, mark: str) 
     return made
 
 
+def _escaped_all(values: NDArray[Any]) -> NDArray[Any]:
+    return np.array([escaped(str(value)) for value in values], dtype=object)
+
+
+def escaped(text: str) -> str:
+    """``text`` with an apostrophe before it where a spreadsheet would take it for a formula: where it begins with
+    ``=``, ``@``, a tab or a carriage return, or with ``+`` or ``-`` and is no number.
+
+    >>> escaped("=HYPERLINK(0)"), escaped("-1.5"), escaped("-cmd"), escaped("no")
+    ("'=HYPERLINK(0)", '-1.5', "'-cmd", 'no')
+    """
+    if text.startswith(("=", "@", "\t", "\r")):
+        return "'" + text
+    return "'" + text if text.startswith(("+", "-")) and _NUMBER.fullmatch(text) is None else text
+
+
 def quoted(text: str, mark: str) -> str:
     """A value as it stands in a CSV."""
     special = any(c in text for c in (mark, '"', "\n", "\r"))
@@ -227,7 +249,7 @@ def quoted(text: str, mark: str) -> str:
 def _formatted(name: str, values: NDArray[Any], dialect: Dialect) -> list[str]:
     if values.dtype == object:
         codes, found = pd.factorize(values)
-        texts = np.array([quoted(str(v), dialect.separator) for v in found], dtype=object)
+        texts = np.array([quoted(escaped(str(v)), dialect.separator) for v in found], dtype=object)
         return texts[codes].tolist()
     form = "%.4g" if name == "epistemic_share" else "%.6g" if name.startswith("probability_") else "%.8g"
     made = list(map(form.__mod__, values.tolist()))

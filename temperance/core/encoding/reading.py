@@ -16,7 +16,8 @@ from torch import Tensor
 from temperance.core.encoding.names import find_class, find_named, room_of, type_name
 from temperance.core.encoding.values import Value
 from temperance.core.encoding.writing import SERIES, Tensors, encode, saved_fields
-from temperance.core.errors import CorruptRunError, MismatchError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError
+from temperance.core.fields import check_fields
 
 Given = Mapping[str, Tensor]
 
@@ -113,6 +114,8 @@ def _check_kinds(made: type, given: dict[str, Any]) -> None:
                 isinstance(given[field.name], _KINDS[head]) for head in heads
             ):
                 raise TypeError(f"`{field.name}` must be {field.type}; got {type(given[field.name]).__name__}.")
+            if type(given[field.name]) is int and abs(given[field.name]) > 2**63:
+                raise TypeError(f"`{field.name}` must be {field.type}; got an integer that none of ours can be.")
 
 
 def _torch(form: dict[str, Any], tensors: Given) -> torch.dtype | torch.device:
@@ -170,6 +173,8 @@ def moved(value: Any, device: torch.device | None = None, dtype: torch.dtype | N
 def restore(template: Any, form: Any, tensors: Given, device: torch.device) -> Any:
     """Put an encoded state back into ``template``, a state of the same kind, and return it."""
     if isinstance(form, list):
+        if isinstance(template, list) and len(template) != len(form) and any(map(dataclasses.is_dataclass, template)):
+            raise CorruptRunError(f"the run's state has {len(form)} parts where this one has {len(template)}.")
         given = template if isinstance(template, list) and len(template) == len(form) else [None] * len(form)
         return [restore(t, v, tensors, device) for t, v in zip(given, form, strict=True)]
     if not isinstance(form, dict):
@@ -201,12 +206,18 @@ def _into_owner(template: Any, form: dict[str, Any], tensors: Given, device: tor
 
 def _into_state(template: Any, form: dict[str, Any], tensors: Given, device: torch.device) -> Any:
     if type_name(type(template)) != form["$type"] or isinstance(template, Value):
+        if dataclasses.is_dataclass(template) and not isinstance(template, Value):
+            raise CorruptRunError(f"the run holds a {str(form['$type'])[:80]!r} where a state has another part.")
         return decode(form, tensors)
     fields = form.get("fields")
     if not isinstance(fields, dict) or set(fields) != {field.name for field in saved_fields(template)}:
         raise CorruptRunError(f"the run holds a {form['$type']!r} whose fields are not those it has here.")
     for name, inner in fields.items():
         object.__setattr__(template, name, restore(getattr(template, name), inner, tensors, device))
+    try:
+        check_fields(template)
+    except ArgumentError as error:
+        raise CorruptRunError(f"the run holds a {form['$type']!r} that cannot be: {error}") from error
     return template
 
 
@@ -218,7 +229,11 @@ def _into_tuple(template: Any, form: dict[str, Any], tensors: Given, device: tor
 
 def _into_dict(template: Any, form: dict[str, Any], tensors: Given, device: torch.device) -> Any:
     old = template if isinstance(template, dict) else {}
-    return {key: restore(old.get(key), value, tensors, device) for key, value in _pairs(form, tensors)}
+    pairs = _pairs(form, tensors)
+    lacking = set(old) - {key for key, _ in pairs}
+    if lacking:
+        raise CorruptRunError(f"the run's state lacks {sorted(map(str, lacking))[:5]}.")
+    return {key: restore(old.get(key), value, tensors, device) for key, value in pairs}
 
 
 _RESTORERS: dict[str, Callable[[Any, dict[str, Any], Given, torch.device], Any]] = {

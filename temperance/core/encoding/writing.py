@@ -136,4 +136,6 @@ def fingerprint(value: Any) -> str:
 
 def tensor_bytes(tensor: Tensor) -> bytes:
     """The numbers of a tensor of any dtype and shape, as bytes."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    # One number of a longer tensor counts as contiguous whatever its stride, and is no bytes until that is 1.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().tobytes()

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_level, check_positive
+from temperance.core.checks import check_count, check_level, check_positive, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.decide.conformal.base import (
     ConformalRule,
@@ -51,13 +52,13 @@ class AdaptiveConformal(Value):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, ConformalRule):
-            raise ArgumentError(f"`rule` must be a conformal rule such as Split(), not Mondrian; got {self.rule!r}.")
+            raise ArgumentError(
+                f"`rule` must be a conformal rule such as Split(), not Mondrian; got {shown(self.rule)}."
+            )
         check_positive(self.gamma, "gamma")
         check_level(self.level)
-        if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int)):
-            raise ArgumentError(f"`window` must be a positive number of rows; got {self.window!r}.")
-        if self.window is not None and self.window < 1:
-            raise ArgumentError(f"`window` must be a positive number of rows; got {self.window!r}.")
+        if self.window is not None:
+            check_count(self.window, "window")
 
     def start(self, predictive: Predictive, y: Any, *, seed: int = 0) -> AdaptiveState:
         """The state after calibration rows that the model was not trained on."""
@@ -83,6 +84,9 @@ class AdaptiveState(Value):
     steps: int
     misses: int
     seed: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def coverage(self) -> float:

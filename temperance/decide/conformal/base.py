@@ -15,6 +15,7 @@ from torch import Tensor
 from temperance.core.checks import check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError, NumericalError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import row_uniforms
 from temperance.decide.conformal.quantile import (
@@ -145,6 +146,11 @@ class Conformal(Value):
     seed: int = 0
     per_class: bool = False
     by_position: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_level(self.level)
+        check_seed(self.seed)
 
     def __repr__(self) -> str:
         counts = ", ".join(str(len(s)) for s in self.scores[:5]) + (", …" if len(self.scores) > 5 else "")

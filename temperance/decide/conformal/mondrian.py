@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_flag, check_level, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed
@@ -52,7 +52,8 @@ class Mondrian(Value):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, ConformalRule):
-            raise ArgumentError(f"`rule` must be a conformal rule such as Split(); got {self.rule!r}.")
+            raise ArgumentError(f"`rule` must be a conformal rule such as Split(); got {shown(self.rule)}.")
+        check_flag(self.per_class, "per_class")
 
     def calibrate(
         self, predictive: Predictive, y: Any, level: float = 0.9, groups: Any = None, *, seed: int = 0

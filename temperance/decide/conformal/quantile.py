@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_level, check_whole, is_whole, real, shown
 from temperance.core.errors import ArgumentError, DataError
 
 _ROUNDING = 1e-9  # 0.7 · 10 is 7, not 7.000000000000001
@@ -25,6 +25,9 @@ def conformal_rank(n: int, level: float) -> int:
     >>> conformal_rank(100, 0.9), conformal_rank(8, 0.9)
     (91, 9)
     """
+    check_whole(n, "n", "a number of rows")
+    if not math.isfinite(real(level)):
+        raise ArgumentError(f"`level` must be a finite number; got {shown(level)}.")
     return max(0, math.ceil((n + 1) * level - _ROUNDING))
 
 
@@ -34,6 +37,8 @@ def conformal_quantile(scores: Tensor, level: float) -> Tensor:
     >>> conformal_quantile(torch.arange(1.0, 20.0), 0.9), conformal_quantile(torch.arange(1.0, 4.0), 0.9)
     (tensor(18.), tensor(inf))
     """
+    if not isinstance(scores, Tensor) or not scores.dim():
+        raise ArgumentError(f"`scores` must be a tensor with a row for each calibration row; got {shown(scores)}.")
     k, shape = conformal_rank(len(scores), level), scores.shape[1:]
     if k > len(scores):
         return scores.new_full(shape, math.inf)
@@ -67,8 +72,8 @@ def coverage_law(n: int, level: float = 0.9) -> tuple[float, float]:
     >>> print("{:.6f} {:.6f}".format(*coverage_law(100, 0.9)))
     0.900990 0.029573
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"`n` must be a positive number of rows; got {n!r}.")
+    if not is_whole(n, 1):
+        raise ArgumentError(f"`n` must be a positive number of rows; got {shown(n)}.")
     k = conformal_rank(n, check_level(level))
     if k > n:
         return 1.0, 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_flag, check_positive, check_whole, real
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import derive_seed, generator
 from temperance.decide.conformal.base import ConformalRule, uniforms
@@ -102,6 +102,9 @@ class APS(ConformalRule):
 
     randomised: bool = True
 
+    def __post_init__(self) -> None:
+        check_flag(self.randomised, "randomised")
+
     def class_scores(self, probs: Tensor, uniform: Tensor) -> Tensor:
         """See the class."""
         ordered, order = probs.sort(dim=1, descending=True, stable=True)
@@ -126,10 +129,11 @@ class RAPS(ConformalRule):
     randomised: bool = True
 
     def __post_init__(self) -> None:
-        if self.penalty is not None and self.penalty != 0:
+        if self.penalty is not None and real(self.penalty) != 0:
             check_positive(self.penalty, "penalty")
-        if self.rank is not None and (isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0):
-            raise ArgumentError(f"`rank` must be a whole number from 0 on; got {self.rank!r}.")
+        if self.rank is not None:
+            check_whole(self.rank, "rank", "a whole number")
+        check_flag(self.randomised, "randomised")
 
     def class_scores(self, probs: Tensor, uniform: Tensor) -> Tensor:
         """See the class."""

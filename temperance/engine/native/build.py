@@ -13,6 +13,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -90,7 +91,12 @@ def forget() -> None:
 
 
 def _build(source: Path, flags: tuple[str, ...]) -> Path:
-    """Build the library unless the cache has it: named by source, flags, compiler and processor."""
+    """Build the library unless the cache has it: named by source, flags, compiler and processor.
+
+    What is in the cache is run, so it is trusted only where it is whole and ours: a file of this user that nobody else
+    may write to, with the digest that was noted beside it when it was built. Anything else is built anew and put in its
+    place in one step. (A library that was cut short, by a full disk say, would end the process with SIGBUS.)
+    """
     compiler = os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     if compiler is None:
         raise OSError("no C compiler")
@@ -100,11 +106,39 @@ def _build(source: Path, flags: tuple[str, ...]) -> Path:
     name = f"{source.stem}-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
     folder = _cache()
     made = folder / name
-    if not made.is_file():
+    if not _is_whole(made):
+        # Two processes may build at once: each writes files of its own names and moves them here, the digest last; a
+        # reader between the two moves finds no match and builds too.
         with files.replacing(made) as built:
             command = [compiler, *flags, "-o", str(built), str(source), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=60)
+            built.chmod(0o700)
+            digest = files.digest(built)
+        files.write_text(_digest_of(made), digest)
+        _digest_of(made).chmod(0o600)
     return made
+
+
+def _digest_of(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library in the cache is the one that was built, and only this user can have put it there."""
+    try:
+        if not all(_is_ours(path) for path in (library, _digest_of(library))):
+            return False
+        return _digest_of(library).read_text(encoding="utf-8") == files.digest(library)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_ours(path: Path) -> bool:
+    """A file or folder, no link, of this user, that nobody else may write to."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return False
+    return os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
 
 
 def _cache() -> Path:
@@ -113,7 +147,7 @@ def _cache() -> Path:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = root / "temperance" / "native"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(folder, os.W_OK) and (os.name != "posix" or folder.stat().st_uid == os.getuid()):
+        if os.access(folder, os.W_OK) and _is_ours(folder):
             return folder
     except (OSError, RuntimeError):
         pass

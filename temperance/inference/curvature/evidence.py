@@ -21,7 +21,7 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_flag, check_positive, check_whole, shown
 from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.engine.engine import Engine
@@ -75,30 +75,31 @@ class Tune(Value):
     shift: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.prior not in ("scalar", "layer", "parameter", None):
-            raise ArgumentError(f'`prior` must be "scalar", "layer", "parameter" or None; got {self.prior!r}.')
+        if self.prior is not None and not _names_priors(self.prior):
+            raise ArgumentError(f'`prior` must be "scalar", "layer", "parameter" or None; got {shown(self.prior)}.')
+        check_flag(self.noise, "noise")
         if self.prior is None and not self.noise:
             raise ArgumentError("`prior` is None and `noise` is False: there is nothing to choose.")
-        if not isinstance(self.noise, bool):
-            raise ArgumentError(f"`noise` must be True or False; got {self.noise!r}.")
-        if self.shift not in (True, False, None):
-            raise ArgumentError(f"`shift` must be True, False or None; got {self.shift!r}.")
+        check_flag(self.shift, "shift", optional=True)
         if self.every is not None:
             check_count(self.every, "every")
-        if isinstance(self.burn, bool) or not isinstance(self.burn, int) or self.burn < 0:
-            raise ArgumentError(f"`burn` must be a number of epochs, 0 or more; got {self.burn!r}.")
+        check_whole(self.burn, "burn", "a number of epochs")
         check_positive(self.reach, "reach")
         if check_positive(self.until, "until") > 1.0:
-            raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {self.until!r}.")
+            raise ArgumentError(f"`until` must be a share of the run, above 0 and at most 1; got {shown(self.until)}.")
 
 
 def as_tune(value: Any) -> Tune | None:
     """``None``, a :class:`Tune`, or the name of what is chosen."""
     if value is None or isinstance(value, Tune):
         return value
-    if value in ("scalar", "layer", "parameter"):
+    if _names_priors(value):
         return Tune(value)
-    raise ArgumentError(f'`tune` must be None, "scalar", "layer", "parameter" or a Tune(...); got {value!r}.')
+    raise ArgumentError(f'`tune` must be None, "scalar", "layer", "parameter" or a Tune(...); got {shown(value)}.')
+
+
+def _names_priors(value: Any) -> bool:
+    return isinstance(value, str) and value in ("scalar", "layer", "parameter")
 
 
 def check_tune(engine: Engine, tune: Tune, curvature: Curvature) -> None:
@@ -113,7 +114,7 @@ def check_tune(engine: Engine, tune: Tune, curvature: Curvature) -> None:
     if tune.prior == "parameter" and isinstance(curvature, KFAC):
         raise ArgumentError(
             '`tune` "parameter" needs a curvature that takes a precision for each parameter: Diagonal(), '
-            f"BlockDiagonal(), Lanczos() or Dense(); got {curvature!r}."
+            f"BlockDiagonal(), Lanczos() or Dense(); got {shown(curvature)}."
         )
     _gaussian_parts(engine)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_positive, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.seeds import check_seed
@@ -64,7 +64,7 @@ class Curvature(Value, ABC):
     def __post_init__(self) -> None:
         kinds = ("ggn", "monte-carlo", "empirical", "hessian")
         if self.kind not in kinds:
-            raise ArgumentError(f"`kind` must be one of {kinds}; got {self.kind!r}.")
+            raise ArgumentError(f"`kind` must be one of {kinds}; got {shown(self.kind)}.")
         if self.kind == "hessian" and not isinstance(self, Dense):
             raise ArgumentError(f'`kind` "hessian" is for Dense() only; {type(self).__name__} takes {kinds[:-1]}.')
         check_count(self.samples, "samples")
@@ -284,7 +284,7 @@ class KFAC(Curvature):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sharing not in ("expand", "reduce"):
-            raise ArgumentError(f'`sharing` must be "expand" or "reduce"; got {self.sharing!r}.')
+            raise ArgumentError(f'`sharing` must be "expand" or "reduce"; got {shown(self.sharing)}.')
 
     def _accumulators(self, problem: Problem) -> tuple[list[Accumulator], list[str]]:
         made: list[Accumulator] = []
@@ -420,4 +420,4 @@ class Lanczos(Curvature):
 def check_curvature(value: Any) -> None:
     """A :class:`Curvature`, or an error."""
     if not isinstance(value, Curvature):
-        raise ArgumentError(f"`curvature` must be a structure such as KFAC(), Diagonal() or Dense(); got {value!r}.")
+        raise ArgumentError(f"`curvature` must be a structure such as KFAC() or Diagonal(); got {shown(value)}.")

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_finite
 from temperance.core.errors import DataError, NumericalError
 from temperance.core.progress import ProgressBar
 from temperance.core.seeds import generator
@@ -148,6 +149,7 @@ class Sweep:
         elif self.kind == "empirical":
             yield factor * likelihood.score(outputs, y, self.learned)
         else:
+            check_finite(outputs, "the network's outputs")  # from others no target can be drawn
             for _ in range(self.samples):
                 drawn = likelihood.sample(outputs, self.learned, rng)
                 yield factor * likelihood.score(outputs, drawn, self.learned) / math.sqrt(self.samples)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
@@ -55,7 +56,7 @@ class EllipticalSlice(TransitionKernel):
         if any(density.gaussian is None for _, density in engine.bound_prior.pieces):
             raise ArgumentError(
                 "`prior` must be Gaussian with independent weights for EllipticalSlice, whose ellipse is that of the "
-                f"prior; got {engine.target.prior!r}. Use a GaussianPrior, or NUTS()."
+                f"prior; got {shown(engine.target.prior)}. Use a GaussianPrior, or NUTS()."
             )
         return super().init(engine, starts, rngs)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_part, check_positive
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.growing import Rows
@@ -313,9 +313,7 @@ class SteppingKernel(TransitionKernel):
 
 def check_jitter(jitter: object) -> None:
     """A share of the step, below one."""
-    number = isinstance(jitter, int | float) and not isinstance(jitter, bool)
-    if not (number and 0.0 <= jitter < 1.0):  # type: ignore[operator]
-        raise ArgumentError(f"`jitter` must lie in [0, 1); got {jitter!r}.")
+    check_part(jitter, "jitter")
 
 
 def jittered(step: Tensor, jitter: float, luck: Numbers) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag
 from temperance.core.errors import ArgumentError
 from temperance.engine.native import fill_rows_
 from temperance.inference.base import Exactness
@@ -76,6 +76,7 @@ class MCLMC(SteppingKernel):
     def __post_init__(self) -> None:
         self._check()
         check_count(self.length, "length")
+        check_flag(self.adjusted, "adjusted")
         if self.mass is not None and self.mass.dim() != 1:
             raise ArgumentError(f"`mass` must be a vector for MCLMC; got shape {tuple(self.mass.shape)}.")
         check_jitter(self.jitter)

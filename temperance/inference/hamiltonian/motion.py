@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.engine.energy import Energies
 
@@ -111,8 +112,10 @@ def uniforms(rngs: Sequence[torch.Generator], count: int) -> np.ndarray[Any, np.
 def check_mass(mass: object) -> None:
     """A vector of positive numbers, or a positive definite matrix."""
     if not isinstance(mass, Tensor) or mass.dim() not in (1, 2) or (mass.dim() == 2 and mass.shape[0] != mass.shape[1]):
-        got = tuple(mass.shape) if isinstance(mass, Tensor) else mass
-        raise ArgumentError(f"`mass` must be a vector of P numbers or a P × P matrix; got {got!r}.")
+        got = tuple(mass.shape) if isinstance(mass, Tensor) else shown(mass)
+        raise ArgumentError(f"`mass` must be a vector of P numbers or a P × P matrix; got {got}.")
+    if not mass.is_floating_point():
+        raise ArgumentError(f"`mass` must hold floating-point numbers; got {mass.dtype}. Write mass.float().")
     if mass.dim() == 1:
         if not bool((mass > 0).all()) or not bool(torch.isfinite(mass).all()):
             raise ArgumentError(f"`mass` must be positive and finite everywhere; got min {float(mass.min())}.")

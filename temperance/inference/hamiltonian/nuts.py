@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.core.checks import is_whole, shown
 from temperance.core.errors import ArgumentError
 from temperance.engine.native.nuts import DIVERGED, WALKING, native_doubling
 from temperance.inference.card import Card, MethodFamily, Recipe
@@ -70,8 +71,8 @@ class NUTS(SteppingKernel):
     def __post_init__(self) -> None:
         self._check()
         depth = self.max_depth
-        if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 20:
-            raise ArgumentError(f"`max_depth` must be an integer from 1 to 20; got {depth!r}.")
+        if not is_whole(depth, 1) or depth > 20:
+            raise ArgumentError(f"`max_depth` must be an integer from 1 to 20; got {shown(depth)}.")
 
     def gradients(self) -> float:
         """At most 2^max_depth − 1 gradients; within a step, about 2 · max_depth + 14 more copies of θ."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_positive, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
@@ -32,7 +32,7 @@ def ladder(highest: float, count: int) -> tuple[float, ...]:
     """
     check_count(count, "count")
     if count < 2 or not check_positive(highest, "highest") > 1.0:
-        raise ArgumentError(f"`highest` must exceed 1 and `count` be at least 2; got {highest!r} and {count!r}.")
+        raise ArgumentError(f"`highest` must exceed 1 and `count` be at least 2; got {shown(highest)} and {count!r}.")
     return tuple(round(highest ** (k / (count - 1)), 12) for k in range(count))
 
 
@@ -87,11 +87,11 @@ class Tempered(SamplerWrapper, HamiltonianSampler):
         super().__post_init__()
         given = self.temperatures
         if not isinstance(given, tuple | list) or len(given) < 2:
-            raise ArgumentError(f"`temperatures` must be at least two numbers; got {given!r}.")
+            raise ArgumentError(f"`temperatures` must be at least two numbers; got {shown(given)}.")
         for value in given:
             check_positive(value, "temperatures")
         if given[0] != 1.0 or any(b <= a for a, b in pairwise(given)):
-            raise ArgumentError(f"`temperatures` must begin with 1.0 and rise; got {given!r}.")
+            raise ArgumentError(f"`temperatures` must begin with 1.0 and rise; got {shown(given)}.")
         check_count(self.every, "every")
 
     def check_base(self, base: Inference[Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_choice, check_count, check_level
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
@@ -144,16 +144,14 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
         super().__post_init__()
         for name in ("steps", "first", "window", "last"):
             check_count(getattr(self, name), name)
-        if self.mass not in ("diagonal", "dense", "none"):
-            raise ArgumentError(f"`mass` must be 'diagonal', 'dense' or 'none'; got {self.mass!r}.")
-        if not (isinstance(self.accept, float) and 0.0 < self.accept < 1.0):
-            raise ArgumentError(f"`accept` must lie between 0 and 1; got {self.accept!r}.")
+        check_choice(self.mass, "mass", ("diagonal", "dense", "none"))
+        check_level(self.accept, "accept")
         least = self.first + self.window + self.last
         if self.mass != "none" and self.steps < least:
             raise ArgumentError(
-                f"`steps` must be at least {least}, the sum of the warm-up's windows (first={self.first}, "
-                f"window={self.window}, last={self.last}); got {self.steps}. Warm up longer, make the windows shorter, "
-                "or give mass='none' to tune the step alone."
+                f"`steps` must be at least {least}, the sum of the warm-up's windows (`first` {self.first}, "
+                f"`window` {self.window}, `last` {self.last}); got {self.steps}. Warm up longer, make the windows "
+                "shorter, or give mass='none' to tune the step alone."
             )
 
     def check_base(self, base: Inference[Any]) -> None:

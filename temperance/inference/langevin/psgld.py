@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
-from temperance.core.errors import ArgumentError
+from temperance.core.checks import check_count, check_part, check_positive
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
 from temperance.inference.card import Card, MethodFamily
@@ -60,10 +59,9 @@ class PSGLD(LangevinSampler):
     def __post_init__(self) -> None:
         self._check()
         check_positive(self.epsilon, "epsilon")
-        if not 0.0 <= self.decay < 1.0:
-            raise ArgumentError(f"`decay` must lie in [0, 1); got {self.decay!r}.")
-        if self.adapt is not None and (not isinstance(self.adapt, int) or self.adapt < 1):
-            raise ArgumentError(f"`adapt` must be a positive number of steps, or None; got {self.adapt!r}.")
+        check_part(self.decay, "decay")
+        if self.adapt is not None:
+            check_count(self.adapt, "adapt")
 
     def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """V, and how many steps it has seen."""

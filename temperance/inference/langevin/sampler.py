@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_flag, check_part, check_positive, shown
 from temperance.core.encoding import SCRATCH, Value
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.core.seeds import spawn
@@ -183,8 +183,9 @@ class LangevinSampler(Sampler):
 
     def _check(self) -> None:
         check_positive(self.lr, "lr")
+        check_flag(self.allow_batch_norm, "allow_batch_norm")
         if self.preconditioner is not None and not isinstance(self.preconditioner, Layerwise):
-            raise ArgumentError(f"`preconditioner` must be Layerwise() or None; got {self.preconditioner!r}.")
+            raise ArgumentError(f"`preconditioner` must be Layerwise() or None; got {shown(self.preconditioner)}.")
 
     def check_run(self, steps: int) -> None:
         """The preconditioner's batches must fit into the run."""
@@ -323,9 +324,7 @@ def refuse_random_energies(engine: Engine, method: str) -> None:
 
 def check_momentum(momentum: object) -> None:
     """β lies in [0, 1)."""
-    ok = isinstance(momentum, int | float) and not isinstance(momentum, bool) and 0.0 <= momentum < 1.0
-    if not ok:
-        raise ArgumentError(f"`momentum` must lie in [0, 1); got {momentum!r}.")
+    check_part(momentum, "momentum")
 
 
 def _judge(state: ChainState, loss: float) -> Status:

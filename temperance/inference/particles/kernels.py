@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_positive, real, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.inference.card import Card, MethodFamily
@@ -115,9 +115,9 @@ class IMQ(RadialKernel):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self.c, "c")
-        good = isinstance(self.beta, int | float) and not isinstance(self.beta, bool) and -math.inf < self.beta < 0
+        good = -math.inf < real(self.beta) < 0
         if not good:
-            raise ArgumentError(f"`beta` must be a negative number; got {self.beta!r}.")
+            raise ArgumentError(f"`beta` must be a negative number; got {shown(self.beta)}.")
 
     def profile(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`RadialKernel`."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_choice, check_count, check_flag, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import spawn
@@ -73,9 +73,9 @@ class Particles(Inference[ParticleState]):
     def __post_init__(self) -> None:
         check_count(self.count, self.count_name)
         if not isinstance(self.kernel, ParticleKernel):
-            raise ArgumentError(f"`kernel` must be a ParticleKernel, such as RBF(); got {self.kernel!r}.")
-        if self.space not in ("weights", "functions"):
-            raise ArgumentError(f'`space` must be "weights" or "functions"; got {self.space!r}.')
+            raise ArgumentError(f"`kernel` must be a ParticleKernel, such as RBF(); got {shown(self.kernel)}.")
+        check_choice(self.space, "space", ("weights", "functions"))
+        check_flag(self.batched, "batched", optional=True)
         alone = (self.lr, self.optimizer, self.optimizer_args, self.scheduler, self.scheduler_args, self.schedule_steps)
         MAP(*alone, self.clip)  # what one particle by itself does; it checks these settings
         if optimisers.needs_closure(self.optimizer):
@@ -171,7 +171,7 @@ class Particles(Inference[ParticleState]):
             for optimizer, scheduler in zip(state.optimizers, state.schedulers, strict=True):
                 optimizer.step()
                 if scheduler is not None and (self.schedule_steps or batch.last):
-                    scheduler.step()
+                    optimisers.advance(scheduler)
         return state, Info(loss, status)
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.particles.kernels import RBF, Interaction, ParticleKernel
@@ -78,7 +79,7 @@ class RepulsiveEnsemble(Particles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.kernel.repels:
-            raise ArgumentError(f"`kernel` must repel, as RBF() or IMQ() do; got {self.kernel!r}.")
+            raise ArgumentError(f"`kernel` must repel, as RBF() or IMQ() do; got {shown(self.kernel)}.")
 
     @property
     def count(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_flag
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
@@ -60,6 +61,10 @@ class Anchored(Wrapper):
 
     base: Inference[Any] = field(default_factory=MAP)
     target_noise: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag(self.target_noise, "target_noise", optional=True)
 
     def check_base(self, base: Inference[Any]) -> None:
         """It must descend to a mode."""

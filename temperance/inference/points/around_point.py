@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
@@ -71,7 +72,7 @@ class AroundPoint(Wrapper):
         if self.base is None:
             object.__setattr__(self, "base", AsItIs())
         elif not isinstance(self.base, Inference):
-            raise ArgumentError(f"`base` must be a method such as MAP(lr=1e-3), or None; got {self.base!r}.")
+            raise ArgumentError(f"`base` must be a method such as MAP(lr=1e-3), or None; got {shown(self.base)}.")
         self.check_base(self.base)
 
     @property

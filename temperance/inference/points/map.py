@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_count, check_flag, check_positive, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.status import DIVERGED, EARLY_STOPPED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
@@ -85,18 +85,13 @@ class MAP(Inference[MAPState]):
     def __post_init__(self) -> None:
         check_positive(self.lr, "lr")
         if not (isinstance(self.optimizer, type) and issubclass(self.optimizer, torch.optim.Optimizer)):
-            raise ArgumentError(f"`optimizer` must be a torch.optim.Optimizer class; got {self.optimizer!r}.")
+            raise ArgumentError(f"`optimizer` must be a torch.optim.Optimizer class; got {shown(self.optimizer)}.")
         if self.clip is not None:
             check_positive(self.clip, "clip")
-        if self.patience is not None and (not isinstance(self.patience, int) or self.patience < 1):
-            raise ArgumentError(f"`patience` must be a positive number of epochs; got {self.patience!r}.")
-        schedulers = torch.optim.lr_scheduler
-        if self.scheduler is not None and not (
-            isinstance(self.scheduler, type) and issubclass(self.scheduler, schedulers.LRScheduler)
-        ):
-            raise ArgumentError(f"`scheduler` must be a torch.optim.lr_scheduler class; got {self.scheduler!r}.")
-        if self.scheduler is not None and issubclass(self.scheduler, schedulers.ReduceLROnPlateau):
-            raise ArgumentError("`scheduler` must not need a metric; use `patience` in place of ReduceLROnPlateau.")
+        if self.patience is not None:
+            check_count(self.patience, "patience")
+        optimisers.check_settings(self.optimizer_args, self.scheduler, self.scheduler_args)
+        check_flag(self.schedule_steps, "schedule_steps")
         decay = dict(self.optimizer_args).get("weight_decay")
         if decay:
             warnings.warn(
@@ -186,7 +181,7 @@ class MAP(Inference[MAPState]):
     def schedule(self, state: MAPState, batch: Batch) -> None:
         """Step the scheduler where it is due."""
         if state.scheduler is not None and (self.schedule_steps or batch.last):
-            state.scheduler.step()
+            optimisers.advance(state.scheduler)
 
     def _has_stopped(self, state: MAPState) -> bool:
         """Whether no member has improved for long enough."""

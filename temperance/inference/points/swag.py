@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_fraction, check_positive
+from temperance.core.checks import check_count, check_fraction, check_positive, is_whole, shown
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
@@ -117,8 +117,10 @@ class SWAG(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.most, bool) or not isinstance(self.most, int) or self.most < 0 or self.most == 1:
-            raise ArgumentError(f"`rank` must be 0 (a diagonal) or at least 2, for K − 1 divides; got {self.rank!r}.")
+        if not is_whole(self.most) or self.most == 1:
+            raise ArgumentError(
+                f"`rank` must be 0 (a diagonal) or at least 2, for K − 1 divides; got {shown(self.rank)}."
+            )
         check_fraction(self.start, "start")
         if self.every is not None:
             check_count(self.every, "every")

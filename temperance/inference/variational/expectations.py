@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag
 from temperance.core.errors import ArgumentError
 from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOSS, OK, Status
 from temperance.data.data import Batch
@@ -60,8 +60,9 @@ def fill_noise_(noise: Tensor, stream: NormalStream, antithetic: bool) -> None:
 def check_samples(samples: int, antithetic: bool) -> None:
     """A positive number; an even one for pairs."""
     check_count(samples, "samples")
+    check_flag(antithetic, "antithetic")
     if antithetic and samples % 2:
-        raise ArgumentError(f"`samples` must be even, say 2, where draws come in antithetic pairs; got {samples}.")
+        raise ArgumentError(f"`samples` must be even, say 2, where draws come in pairs (`antithetic`); got {samples}.")
 
 
 # ---------------------------------------------------------------------- the prior's part of an average over q

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_function, check_positive, real, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.status import INFINITE_ELBO, OK, Status
@@ -75,10 +75,7 @@ class NaturalGradient(Inference[NaturalState]):
         check_count(self.draws, "draws")
         if self.clip is not None:
             check_positive(self.clip, "clip")
-        if not callable(self.schedule):
-            raise ArgumentError(
-                f"`schedule` must be a function of the run's fraction, such as tp.cosine; got {self.schedule!r}."
-            )
+        check_function(self.schedule, "schedule", "a function of the run's fraction, such as tp.cosine")
 
     def facts(self) -> Facts:
         """Mean, curvature, averaged gradient; for every sample a draw, its gradient and its noise."""
@@ -211,5 +208,5 @@ def _scaled(value: Tensor | float, factor: float) -> Tensor | float:
 def check_betas(betas: Sequence[float]) -> None:
     """Two decay rates in [0, 1)."""
     good = isinstance(betas, tuple | list) and len(betas) == 2
-    if not good or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
-        raise ArgumentError(f"`betas` must be two numbers from 0 up to 1; got {betas!r}.")
+    if not good or not all(0 <= real(b) < 1 for b in betas):
+        raise ArgumentError(f"`betas` must be two numbers from 0 up to 1; got {shown(betas)}.")

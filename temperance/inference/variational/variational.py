@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_fraction, check_positive
+from temperance.core.checks import check_choice, check_count, check_flag, check_fraction, check_positive, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError
 from temperance.core.status import INFINITE_ELBO, NON_FINITE_LOSS, OK, Status
@@ -145,23 +145,24 @@ class Variational(Inference[VariationalState]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
-            raise ArgumentError(f"`family` must be a family such as MeanField(); got {self.family!r}.")
+            raise ArgumentError(f"`family` must be a family such as MeanField(); got {shown(self.family)}.")
         for name in ("lr", "initial_scale"):
             check_positive(getattr(self, name), name)
         if self.clip is not None:
             check_positive(self.clip, "clip")
+        optimisers.check_settings(self.optimizer_args, self.scheduler, self.scheduler_args)
+        for name in ("schedule_steps", "sticking_the_landing"):
+            check_flag(getattr(self, name), name)
         check_samples(self.samples, self.antithetic)
         check_fraction(self.warmup, "warmup")
         check_fraction(self.settle, "settle")
         check_count(self.draws, "draws")
-        if self.estimator not in ("shared", "local", "flipout"):
-            raise ArgumentError(f'`estimator` must be "shared", "local" or "flipout"; got {self.estimator!r}.')
-        if self.kl not in ("auto", "closed", "sampled"):
-            raise ArgumentError(f'`kl` must be "auto", "closed" or "sampled"; got {self.kl!r}.')
+        check_choice(self.estimator, "estimator", ("shared", "local", "flipout"))
+        check_choice(self.kl, "kl", ("auto", "closed", "sampled"))
         good = isinstance(self.optimizer, type) and issubclass(self.optimizer, torch.optim.Optimizer)
         if not good or not optimisers.is_elementwise(self.optimizer):
             raise ArgumentError(
-                f"`optimizer` must be one of torch.optim's that treat each number alone; got {self.optimizer!r}."
+                f"`optimizer` must be one of torch.optim's that treat each number alone; got {shown(self.optimizer)}."
             )
         if self.estimator != "shared" and (self.samples > 1 or self.sticking_the_landing or self.kl == "sampled"):
             raise ArgumentError(
@@ -295,7 +296,7 @@ class Variational(Inference[VariationalState]):
             self._settle(state, batch)
         state.optimizer.step()
         if state.scheduler is not None and (self.schedule_steps or batch.last):
-            state.scheduler.step()
+            optimisers.advance(state.scheduler)
         status, metrics = self._account(engine, state, batch, loss)
         return state, Info(loss, status, metrics=metrics)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -9,7 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from temperance.core.errors import ArgumentError
+from temperance.core.checks import check_choice
+from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
@@ -73,8 +75,7 @@ class VOGN(NaturalGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.curvature not in _KINDS:
-            raise ArgumentError(f"`curvature` must be one of {tuple(_KINDS)}; got {self.curvature!r}.")
+        check_choice(self.curvature, "curvature", tuple(_KINDS))
 
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""
@@ -97,7 +98,10 @@ class VOGN(NaturalGradient):
         loss = 0.0
         for k, theta in enumerate(state.sampled.theta):
             rng = generator(state.noise_seed, "vogn", state.noise_count, k, device=engine.device)
-            here, slope, squares = self._one(engine, state, theta, batch, rng)
+            try:
+                here, slope, squares = self._one(engine, state, theta, batch, rng)
+            except NumericalError:  # of outputs or curvature that are not finite: the run stops as at any such loss
+                return math.nan, gradient, curvature
             loss += here / self.samples
             gradient.add_(slope, alpha=1.0 / self.samples)
             curvature.add_(squares, alpha=1.0 / self.samples)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_positive, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.data.data import Batch
@@ -76,7 +76,7 @@ class PCA(Basis):
     def __post_init__(self) -> None:
         check_count(self.rank, "rank")
         if not isinstance(self.base, SWAG):
-            raise ArgumentError(f"`base` must be a SWAG, whose deviations are looked at; got {self.base!r}.")
+            raise ArgumentError(f"`base` must be a SWAG, whose deviations are looked at; got {shown(self.base)}.")
         if self.rank > self.base.most:
             raise ArgumentError(
                 f"`rank` must be at most the {self.base.most} deviations that `base` keeps; got {self.rank}. Raise the "
@@ -142,7 +142,7 @@ class RandomBasis(Basis):
         check_count(self.rank, "rank")
         check_positive(self.scale, "scale")
         if self.base is not None and not isinstance(self.base, MAP):
-            raise ArgumentError(f"`base` must be a MAP, or None; got {self.base!r}.")
+            raise ArgumentError(f"`base` must be a MAP, or None; got {shown(self.base)}.")
         if self.base is not None and self.base.patience is not None:
             raise ArgumentError("`base` must not stop early (`patience`): it has a part of the run to itself.")
 
@@ -182,7 +182,7 @@ class CurveBasis(Basis):
 
     def __post_init__(self) -> None:
         if not isinstance(self.curve, Curve):
-            raise ArgumentError(f"`curve` must be a Curve; got {self.curve!r}.")
+            raise ArgumentError(f"`curve` must be a Curve; got {shown(self.curve)}.")
 
     def columns(self) -> int:
         """See :class:`Basis`."""
@@ -223,11 +223,13 @@ class GivenBasis(Basis):
 
     def __post_init__(self) -> None:
         if not isinstance(self.matrix, Tensor) or self.matrix.dim() != 2 or self.matrix.shape[1] < 1:
-            got = tuple(self.matrix.shape) if isinstance(self.matrix, Tensor) else repr(self.matrix)
+            got = tuple(self.matrix.shape) if isinstance(self.matrix, Tensor) else shown(self.matrix)
             raise ArgumentError(f"`matrix` must be a tensor, parameters × coordinates; got {got}.")
         if self.centre is not None and (not isinstance(self.centre, Tensor) or self.centre.dim() != 1):
-            raise ArgumentError(f"`centre` must be a vector, or None; got {self.centre!r}.")
+            raise ArgumentError(f"`centre` must be a vector, or None; got {shown(self.centre)}.")
         for name, value in (("matrix", self.matrix), ("centre", self.centre)):
+            if value is not None and not value.is_floating_point():
+                raise ArgumentError(f"`{name}` must hold floating-point numbers; got {value.dtype}. Write .float().")
             if value is not None and not bool(torch.isfinite(value).all()):
                 raise ArgumentError(f"`{name}` must be finite; got NaN or infinity.")
         rows, columns = self.matrix.shape

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, is_whole, real, shown
 from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.core.growing import Rows
 from temperance.core.status import NON_FINITE_THETA
@@ -77,9 +77,8 @@ class Collect(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = isinstance(self.burn, int | float) and not isinstance(self.burn, bool)
-        if self.burn is not None and not (number and self.burn >= 0 and (isinstance(self.burn, int) or self.burn < 1)):
-            raise ArgumentError(f"`burn` must be a number of steps, or a fraction in [0, 1); got {self.burn!r}.")
+        if self.burn is not None and not (is_whole(self.burn) or 0.0 <= real(self.burn) < 1.0):
+            raise ArgumentError(f"`burn` must be a number of steps, or a fraction in [0, 1); got {shown(self.burn)}.")
         for name in ("every", "last"):
             if getattr(self, name) is not None:
                 check_count(getattr(self, name), name)
@@ -130,10 +129,10 @@ class Collect(Wrapper):
         """There must be something left after the burn-in."""
         if self._burn(steps) >= steps:
             raise ArgumentError(
-                f"`burn` must be shorter than the run of {steps} steps; got {self.burn or self._burn(steps)!r}."
+                f"`burn` must be shorter than the run of {steps} steps; got {shown(self.burn or self._burn(steps))}."
             )
         if self._burn(steps) < (self._settling or 0):
-            raise ArgumentError(f"`burn` must cover the {self._settling} steps of warm-up; got {self.burn!r}.")
+            raise ArgumentError(f"`burn` must cover the {self._settling} steps of warm-up; got {shown(self.burn)}.")
         if self.every is not None and self._burn(steps) + self.every > steps:
             raise ArgumentError(
                 f"`every` must leave at least one draw in the {steps - self._burn(steps)} steps after the burn-in; got "
@@ -143,7 +142,7 @@ class Collect(Wrapper):
             assert isinstance(self.base, Cyclical)
             ends = self.base.ends(steps)
             if ends and ends[-1] <= self._burn(steps):
-                raise ArgumentError(f"`burn` must leave the end of a cycle ({ends[-1]}); got {self.burn!r}.")
+                raise ArgumentError(f"`burn` must leave the end of a cycle ({ends[-1]}); got {shown(self.burn)}.")
         self.base.check_run(steps)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_function, check_part, check_whole
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Batch
 from temperance.engine.engine import Engine
@@ -76,18 +76,16 @@ class Cyclical(SamplerWrapper):
         super().__post_init__()
         check_count(self.cycle, "cycle")
         for name in ("start", "ramp"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ArgumentError(f"`{name}` must be a number of steps, 0 or more; got {value!r}.")
+            check_whole(getattr(self, name), name, "a number of steps")
+        for name in ("explore", "floor"):
+            check_part(getattr(self, name), name)
+        check_function(self.shape, "shape", "a function from [0, 1) to [0, 1], such as tp.cosine")
         if self.ramp > self.start:
             raise ArgumentError(f"`ramp` must not be longer than `start` ({self.start} steps); got {self.ramp}.")
         if not self.base.takes_heat and (self.ramp or self.explore):
             raise ArgumentError(
                 f"`ramp` and `explore` must be 0 for {type(self.base).__name__}, which samples one temperature."
             )
-        for name in ("explore", "floor"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ArgumentError(f"`{name}` must lie in [0, 1); got {getattr(self, name)!r}.")
 
     def check_base(self, base: Inference[Any]) -> None:
         """It must have a pace to change."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator, spawn
 from temperance.core.status import EARLY_STOPPED, OK
@@ -68,6 +68,7 @@ class Ensemble(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count(self.size, "size")
+        check_flag(self.batched, "batched", optional=True)
 
     def check_base(self, base: Inference[Any]) -> None:
         """Its members must have one likelihood."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count, check_level, shown
 from temperance.core.encoding import SCRATCH, encode, restore
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator, spawn
@@ -102,7 +102,7 @@ class Subspace(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.basis, Basis):
-            raise ArgumentError(f"`basis` must be a basis such as PCA(rank=20, base=SWAG()); got {self.basis!r}.")
+            raise ArgumentError(f"`basis` must be a basis such as PCA(rank=20, base=SWAG()); got {shown(self.basis)}.")
         check_level(self.share, "share")
         check_count(self.batch_size, "batch_size")
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, TemperanceWarning
 from temperance.core.seeds import check_seed, generator
 from temperance.data.data import Data
@@ -51,7 +52,7 @@ def split_for_calibration(
     whole = Data.of(data)
     for name, share in (("fraction", fraction), ("test", test)):
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-            raise ArgumentError(f"`{name}` must lie strictly between 0 and 1; got {share!r}.")
+            raise ArgumentError(f"`{name}` must lie strictly between 0 and 1; got {shown(share)}.")
     if fraction + test >= 1:
         raise ArgumentError(f"`fraction` and `test` must leave rows to train on; got {fraction} and {test}.")
     rng = generator(check_seed(seed), "calibration-split")
@@ -130,6 +131,8 @@ def _finish(run: Run, fitted: Fitted) -> CalibratedFitted:
     for name, kind in kinds.items():
         if not isinstance(found[name], kind):
             raise CorruptRunError(f"the run {str(run.path)!r} is damaged: its {name} cannot be {found[name]!r}.")
+    if found["draws"] is not None:
+        run.read(lambda: check_count(found["draws"], "draws"), "the calibrator")
     return _with(fitted, **found)
 
 
@@ -177,7 +180,7 @@ def calibrated(
     if not isinstance(fitted, Fitted):
         raise ArgumentError(f"`fitted` must be what temperance.run.fit gives; got {type(fitted).__name__}.")
     if not isinstance(rule, CalibrationRule):
-        raise ArgumentError(f"`rule` must be a calibration rule such as Temperature(); got {rule!r}.")
+        raise ArgumentError(f"`rule` must be a calibration rule such as Temperature(); got {shown(rule)}.")
     if isinstance(fitted, CalibratedFitted):
         raise ArgumentError("`fitted` is calibrated already: calibrate `fitted.uncalibrated`, by one rule.")
     known = Data.of(held_out, "held_out")

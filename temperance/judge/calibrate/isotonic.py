@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.judge.calibrate.base import (
     CalibrationRule,
     Calibrator,
@@ -30,6 +31,9 @@ class IsotonicCalibrator(Calibrator):
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def probabilities(self, probs: Tensor) -> Tensor:
         """The calibrated probabilities of averaged ones, rows × classes (yes/no labels: rows × labels)."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_positive
 from temperance.core.errors import ArgumentError, NumericalError, TemperanceWarning
+from temperance.core.fields import check_fields
 from temperance.judge.calibrate.base import (
     LIMIT,
     CalibrationRule,
@@ -43,6 +44,10 @@ class TemperatureCalibrator(Calibrator):
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_positive(self.temperature, "temperature")
 
     def __call__(self, predictive: Predictive) -> CategoryPredictive:
         """The calibrated predictive; at a temperature of 1 it is the same to the bit."""
@@ -108,6 +113,9 @@ class VectorCalibrator(Calibrator):
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
+
+    def __post_init__(self) -> None:
+        check_fields(self, "scale", "shift")
 
     def __call__(self, predictive: Predictive) -> CategoryPredictive:
         """The calibrated predictive."""

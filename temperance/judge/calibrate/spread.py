@@ -11,7 +11,9 @@ import scipy
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_flag
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.judge.calibrate.base import (
     LIMIT,
     CalibrationRule,
@@ -32,6 +34,9 @@ class SpreadCalibrator(Calibrator):
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
+
+    def __post_init__(self) -> None:
+        check_fields(self, "scale")
 
     def __call__(self, predictive: Predictive) -> AffinePredictive:
         """The calibrated predictive."""
@@ -70,6 +75,9 @@ class VarianceScale(CalibrationRule):
     """
 
     per_output: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag(self.per_output, "per_output")
 
     def fit(self, predictive: Predictive, y: Any) -> SpreadCalibrator:
         """See :class:`CalibrationRule`."""

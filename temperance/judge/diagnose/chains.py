@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_instance
 from temperance.core.errors import ArgumentError
 from temperance.model.target import Target
 from temperance.posteriors import Chain, Draws, Mixture, Posterior
@@ -25,10 +26,12 @@ def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Chain,
     >>> len(unpack(Mixture((Draws(torch.zeros(3, 4)), Draws(torch.ones(3, 4)))), target)[1])
     2
     """
+    check_instance(target, "target", Target, "a temperance Target", optional=True)
     posterior: Posterior
     if isinstance(run, Fitted):
         posterior, target = run.posterior, run.target if target is None else target
     else:
+        check_instance(run, "run", Posterior, "what `fit` returned, Draws, or a Mixture with one for each chain")
         posterior = run
     if target is None:
         raise ArgumentError("`target` must be given where `run` is not what `fit` returned; got None.")

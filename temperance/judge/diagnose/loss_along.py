@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_whole
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.data.data import Data
@@ -79,8 +80,7 @@ def loss_along(run: Fitted | WeightCurve, data: Any, points: int = 61, target: T
         raise ArgumentError("`target` must be given where `run` is not what `fit` returned; got None.")
     if path.size != target.layout.size:
         raise ArgumentError(f"`run` must be over the target's {target.layout.size} parameters; got {path.size}.")
-    if isinstance(points, bool) or not isinstance(points, int) or points < 2:
-        raise ArgumentError(f"`points` must be an integer of at least 2, the ends; got {points!r}.")
+    check_whole(points, "points", "an integer, with the ends", least=2)
     known, engine = target.prepare(Data.of(data)).to(target.device), Engine(target)
     t = torch.linspace(0, 1, points, dtype=torch.float64)
     curve = _measure(path, t, known, engine)

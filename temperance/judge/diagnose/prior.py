@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.core.seeds import check_seed, generator
@@ -72,7 +72,7 @@ def prior_predictive(target: Target, x: Any, draws: int = 100, seed: int = 0) ->
     """
     outcome = target.likelihood.outcome
     if not isinstance(outcome, Categories):
-        raise ArgumentError(f"`target` must have classes: Categorical or Bernoulli; got {target.likelihood!r}.")
+        raise ArgumentError(f"`target` must have classes: Categorical or Bernoulli; got {shown(target.likelihood)}.")
     rng = generator(check_seed(seed), "prior predictive", device=target.device)
     theta = target.sample_prior(check_count(draws, "draws"), rng)
     found = predict(Engine(target), Draws(theta), x)
@@ -108,7 +108,7 @@ def relu_variance_growth(prior: Prior, network: Layout | Sequence[int]) -> tuple
         widths = list(network)
         if len(widths) < 2:
             raise ArgumentError(
-                f"`network` must be a layout or two or more widths, inputs and outputs; got {network!r}."
+                f"`network` must be a layout or two or more widths, inputs and outputs; got {shown(network)}."
             )
         network = Layout.of(MLP(widths[0], widths[1:-1], widths[-1]))
     variance = torch.zeros(network.network_size, dtype=torch.float64)
@@ -122,8 +122,8 @@ def _variance(density: Density) -> float | Tensor:
     """Var w of one weight, with a mean of zero."""
     found = density.moments()
     if found is None:
-        raise ArgumentError(f"`prior` must be made of Gaussian, Laplace or Student-t priors; got {density!r}.")
+        raise ArgumentError(f"`prior` must be made of Gaussian, Laplace or Student-t priors; got {shown(density)}.")
     mean, variance = found
     if bool(torch.as_tensor(mean).ne(0).any()):
-        raise ArgumentError(f"`prior` must have mean 0 for the closed form to hold; got {mean!r}.")
+        raise ArgumentError(f"`prior` must have mean 0 for the closed form to hold; got {shown(mean)}.")
     return variance

@@ -23,7 +23,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_positive
+from temperance.core.checks import check_count, check_flag, check_level, check_positive, check_whole
 from temperance.core.errors import ArgumentError
 from temperance.judge.diagnose.chains import Run, stack_chains, unpack
 from temperance.judge.diagnose.mixing import ess, mcse
@@ -154,6 +154,7 @@ def kinetic(
     long before it does at full pace).
     """
     _check_level(level)
+    check_flag(corrected, "corrected")
     names, sizes, traces = _traces(run, target)
     if any(bool(trace.kinetic.isnan().all()) for trace in traces):
         raise ArgumentError("`run` must come from a sampler with momenta (SGHMC, BAOAB); its trace has none.")
@@ -205,6 +206,9 @@ def _traces(run: Traced, target: Target | None) -> tuple[tuple[str, ...], tuple[
 
 def _kept(trace: Trace, after: int, max_pace: float | None) -> Tensor:
     """Which readings count."""
+    check_whole(after, "after", "a number of steps")
+    if max_pace is not None:
+        check_positive(max_pace, "max_pace")
     kept = (trace.temperature > 0) & (trace.step >= after)
     if max_pace is not None:
         kept = kept & (trace.pace <= max_pace)
@@ -219,5 +223,4 @@ def _ratio(values: Tensor, temperature: Tensor, bias: Tensor | None = None) -> T
 
 
 def _check_level(level: object) -> None:
-    if not isinstance(level, float) or not 0.0 < level < 1.0:
-        raise ArgumentError(f"`level` must lie strictly between 0 and 1; got {level!r}.")
+    check_level(level)

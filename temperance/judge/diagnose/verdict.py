@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.data.data import Data
 from temperance.judge.diagnose import checks
@@ -56,7 +57,7 @@ class Verdict:
         for check in self.checks:
             if check.name == name:
                 return check
-        raise ArgumentError(f"`name` must be one of {[check.name for check in self.checks]}; got {name!r}.")
+        raise ArgumentError(f"`name` must be one of {[check.name for check in self.checks]}; got {shown(name)}.")
 
     def __str__(self) -> str:
         width = max(len(check.name) for check in self.checks)

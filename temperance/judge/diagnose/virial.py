@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count
+from temperance.core.checks import check_count, check_flag
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import generator
 from temperance.data.data import Batch, Data
@@ -132,6 +132,7 @@ def configurational_of(
     >>> abs(found.network_mean - 1) < 5 * found.network_error < 0.5
     True
     """
+    check_flag(centred, "centred")
     return temperatures_of(target, evaluate_draws(target, draws, data, max_draws, batch_size), centred)
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
-from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.checks import check_count, check_positive
+from temperance.core.errors import DataError, TemperanceWarning
 from temperance.core.outcomes import Outcome, Reals
 from temperance.model.likelihoods.base import (
     LearnedParameter,
@@ -134,8 +134,7 @@ class HomoscedasticLikelihood(RealLikelihood):
     def __post_init__(self) -> None:
         if self.scale is not None:
             check_positive(self.scale, "scale")
-        if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
-            raise ArgumentError(f"`num_outputs` must be a positive integer; got {self.num_outputs!r}.")
+        check_count(self.num_outputs, "num_outputs")
 
     def begin(self, y: Tensor) -> dict[str, Tensor]:
         """Start a learned scale at the spread of the targets; warn where they are far from standardised."""

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_positive, check_real_tensor, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.model.learned import LearnedParameter
@@ -201,11 +201,15 @@ def check_scale(scale: object, argument: str = "scale") -> None:
     if isinstance(scale, FanIn):
         return
     if isinstance(scale, Mapping):
+        if not scale or not all(isinstance(name, str) for name in scale):
+            raise ArgumentError(f'`{argument}` must map names of parameters, or "*", to numbers; got {shown(scale)}.')
         for name, entry in scale.items():
             check_positive(entry, f"{argument}[{name!r}]")
     elif isinstance(scale, Tensor):
-        if not bool(torch.isfinite(scale).all()) or not bool((scale > 0).all()):
-            raise ArgumentError(f"`{argument}` must be positive and finite everywhere; got min {float(scale.min())}.")
+        check_real_tensor(scale, argument)
+        if not scale.numel() or not bool((scale > 0).all()):
+            got = f"min {float(scale.min())}" if scale.numel() else "none"
+            raise ArgumentError(f"`{argument}` must be positive and finite everywhere; got {got}.")
     else:
         check_positive(scale, argument)
 

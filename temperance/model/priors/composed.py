@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.core.checks import real, shown
 from temperance.core.errors import ArgumentError
 from temperance.model.priors.base import Density, Prior, span
 from temperance.model.theta import Entry, Layout, matches
@@ -28,15 +29,17 @@ class MixturePrior(Prior):
 
     def __post_init__(self) -> None:
         if not isinstance(self.components, tuple | list) or len(self.components) < 1:
-            raise ArgumentError(f"`components` must be a tuple of at least one prior; got {self.components!r}.")
+            raise ArgumentError(f"`components` must be a tuple of at least one prior; got {shown(self.components)}.")
         check_priors(self.components, "components")
         if self.weights is not None:
-            if len(self.weights) != len(self.components):
+            if not isinstance(self.weights, tuple | list) or len(self.weights) != len(self.components):
                 raise ArgumentError(
-                    f"`weights` must have one entry per component; got {len(self.weights)} for {len(self.components)}."
+                    f"`weights` must have one entry for each of the {len(self.components)} components; got "
+                    f"{shown(self.weights)}."
                 )
-            if any(w <= 0 for w in self.weights) or abs(sum(self.weights) - 1) > 1e-6:
-                raise ArgumentError(f"`weights` must be positive and sum to one; got {self.weights}.")
+            numbers = [real(weight) for weight in self.weights]
+            if not all(weight > 0 for weight in numbers) or abs(sum(numbers) - 1) > 1e-6:
+                raise ArgumentError(f"`weights` must be positive and sum to one; got {shown(self.weights)}.")
 
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:
         """See :class:`Prior`."""
@@ -54,11 +57,11 @@ def check_priors(values: Iterable[object], argument: str) -> None:
     """Each must be a :class:`Prior`."""
     for value in values:
         if not isinstance(value, Prior):
-            raise ArgumentError(f"`{argument}` must hold temperance priors; got {value!r}.")
+            raise ArgumentError(f"`{argument}` must hold temperance priors; got {shown(value)}.")
         if value.learns:
             raise ArgumentError(
-                f"`{argument}` must hold priors of given scales; got {value!r}. A prior that learns its scales stands "
-                'alone: GaussianPrior(scale=Learned(each="layer")) has one for each layer.'
+                f"`{argument}` must hold priors of given scales; got {shown(value)}. A prior that learns its scales "
+                'stands alone: GaussianPrior(scale=Learned(each="layer")) has one for each layer.'
             )
 
 
@@ -117,8 +120,9 @@ class PerLayer(Prior):
     priors: Mapping[str, Prior]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.priors, Mapping) or not self.priors:
-            raise ArgumentError(f"`priors` must be a mapping from names to priors; got {self.priors!r}.")
+        named = isinstance(self.priors, Mapping) and all(isinstance(name, str) for name in self.priors)
+        if not named or not self.priors:
+            raise ArgumentError(f"`priors` must be a mapping from names to priors; got {shown(self.priors)}.")
         check_priors(self.priors.values(), "priors")
 
     def densities(self, layout: Layout, entries: Sequence[Entry]) -> list[tuple[slice, Density]]:

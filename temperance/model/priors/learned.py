@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_choice, check_positive
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.model.learned import LearnedParameter
@@ -54,8 +54,7 @@ class Learned(Value):
             raise ArgumentError("`scale` must be the median of the scales; got another Learned. Write Learned(1.0).")
         check_scale(self.scale)
         check_positive(self.spread, "spread")
-        if self.each not in get_args(Each):
-            raise ArgumentError(f"`each` must be one of {get_args(Each)}; got {self.each!r}.")
+        check_choice(self.each, "each", get_args(Each))
 
     def groups(self, entries: Sequence[Entry]) -> list[int]:
         """The number of the group that each tensor belongs to."""

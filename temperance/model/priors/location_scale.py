@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_positive, check_real_tensor, real, shown
 from temperance.core.errors import ArgumentError
 from temperance.model.learned import LearnedParameter
 from temperance.model.priors.base import Density, FixedScale, Prior, check_scale, resolve_scale, span, to_tensor
@@ -95,9 +94,10 @@ class LocationScalePrior(Prior):
     def __post_init__(self) -> None:
         if not isinstance(self.scale, Learned):
             check_scale(self.scale)
-        good = isinstance(self.mean, Tensor | numbers.Real) and not isinstance(self.mean, bool)
-        if not good or not bool(torch.isfinite(torch.as_tensor(self.mean)).all()):
-            raise ArgumentError(f"`mean` must be a finite number, or a tensor of such; got {self.mean!r}.")
+        if isinstance(self.mean, Tensor):
+            check_real_tensor(self.mean, "mean")
+        elif not math.isfinite(real(self.mean)):
+            raise ArgumentError(f"`mean` must be a finite number, or a tensor of such; got {shown(self.mean)}.")
 
     @abstractmethod
     def density(self, mean: float | Tensor, scale: float | Tensor) -> LocationScaleDensity:

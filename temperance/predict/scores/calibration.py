@@ -8,7 +8,9 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_level, shown
 from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed
 from temperance.predict.scores.classification import Array, as_labels, as_probs, check_count, equal_width_bin, shares_of
 
 RESAMPLED_AT_ONCE = 4_000_000
@@ -82,7 +84,7 @@ def _binned(probs: Array, y: Array, bins: int, binning: Binning) -> tuple[Tensor
         rank = torch.searchsorted(confidence.sort().values, confidence)
         number = rank * bins // len(confidence)
     else:
-        raise ArgumentError(f"`binning` must be a member of Binning; got {binning!r}.")
+        raise ArgumentError(f"`binning` must be a member of Binning; got {shown(binning)}.")
     return confidence, correct, torch.unique(number, return_inverse=True)[1]
 
 
@@ -126,8 +128,8 @@ def _error(
 ) -> CalibrationError:
     confidence, correct, number = _binned(probs, y, bins, binning)
     check_count(resamples, "resamples")
-    if not 0 < level < 1:
-        raise ArgumentError(f"`level` must be between 0 and 1; got {level!r}.")
+    check_level(level)
+    check_seed(seed)
     gap = correct - confidence
     sums, counts = _resampled_gaps(gap, number, resamples, seed)
     observed_sum, observed_count = torch.bincount(number, gap), torch.bincount(number)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.core.checks import real, shown
 from temperance.core.errors import ArgumentError
 from temperance.predict.scores.classification import Array, as_float64, as_probs, check_length
 
@@ -66,8 +67,8 @@ def fpr_at_tpr(score_in: Array, score_out: Array, tpr: float = 0.95) -> float:
     0.5
     """
     inside, outside = _two(score_in, score_out)
-    if not 0 < tpr <= 1:
-        raise ArgumentError(f"`tpr` must be above 0 and at most 1; got {tpr!r}.")
+    if not 0 < real(tpr) <= 1:
+        raise ArgumentError(f"`tpr` must be above 0 and at most 1; got {shown(tpr)}.")
     needed = math.ceil(tpr * len(outside) - 1e-9)  # 1e-9: a product such as 0.07 * 100 may lie just above its integer
     threshold = outside.sort(descending=True).values[max(needed, 1) - 1]
     return float((inside >= threshold).double().mean())

@@ -9,6 +9,7 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_flag, check_level
 from temperance.core.errors import ArgumentError
 from temperance.predict.scores.classification import Array, as_float64
 
@@ -94,6 +95,7 @@ def sample_crps(samples: Array, y: Array, fair: bool = True) -> float:
             f"`samples` must be S x the shape of `y`, {tuple(engine.shape)}; got shape {tuple(draws.shape)}."
         )
     size = draws.shape[0]
+    check_flag(fair, "fair")
     if fair and size < 2:
         raise ArgumentError(f"`samples` must be at least 2 for the fair score; got {size}.")
     errors = (draws - engine).sort(0).values
@@ -133,8 +135,7 @@ def interval_coverage(low: Array, high: Array, y: Array, level: float = 0.95) ->
     _check_shape("high", top, "y", engine.shape)
     if (bottom > top).any():
         raise ArgumentError(f"`low` must not be above `high`; got {int((bottom > top).sum())} that are.")
-    if not 0 < level < 1:
-        raise ArgumentError(f"`level` must be between 0 and 1; got {level!r}.")
+    check_level(level)
     count = engine.numel()
     hits = int(((bottom <= engine) & (engine <= top)).sum())
     tail = (1 - level) / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from temperance.core.checks import check_positive
+from temperance.core.checks import check_positive, is_whole, real, shown
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.engine.engine import Engine
@@ -53,7 +53,7 @@ class ChainOptimizer(Optimizer, ABC):
     def __init__(self, params: ParamsT, seed: int, **defaults: Any) -> None:
         self._records: dict[int, _Record] = {}
         self._checked: dict[int, tuple[Any, ...]] = {}
-        super().__init__(params, {**defaults, "seed": seed})
+        super().__init__(check_params(params), {**defaults, "seed": seed})
 
     def add_param_group(self, param_group: Group) -> None:
         """See ``torch.optim.Optimizer``; the group may have numbers of its own."""
@@ -100,14 +100,11 @@ class ChainOptimizer(Optimizer, ABC):
 
     def check(self, group: Group) -> None:
         """Raise if a number of the group breaks its rule. A learning rate of 0 (of a schedule) stands still."""
-        if not _is_number(group["lr"]) or group["lr"] < 0:
-            raise ArgumentError(f"`lr` must be a finite number, 0 or more; got {group['lr']!r}.")
         _count(group["num_data"])
-        for name in ("temperature", "weight_decay"):
-            if not _is_number(group[name]) or group[name] < 0:
-                raise ArgumentError(f"`{name}` must be a finite number, 0 or more; got {group[name]!r}.")
-        if not _is_number(group["pace"]) or not 0 <= group["pace"] <= 1:
-            raise ArgumentError(f"`pace` must lie in [0, 1]; got {group['pace']!r}.")
+        for name in ("lr", "temperature", "weight_decay"):
+            check_from_zero(group[name], name)
+        if not 0.0 <= real(group["pace"]) <= 1.0:
+            raise ArgumentError(f"`pace` must lie in [0, 1]; got {shown(group['pace'])}.")
         if "mass" in self.settings:
             check_positive(group["mass"], "mass")
 
@@ -239,17 +236,39 @@ class LangevinOptimizer(ChainOptimizer):
         rule.move(chain, tempo)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+def check_from_zero(value: object, argument: str) -> None:
+    """A finite number, 0 or more."""
+    if not 0.0 <= real(value) < math.inf:
+        raise ArgumentError(f"`{argument}` must be a finite number, 0 or more; got {shown(value)}.")
+
+
+def check_params(params: ParamsT) -> ParamsT:
+    """What torch takes as ``params``: tensors, pairs of name and tensor, or groups (dicts) of these. torch raises
+    errors of its own for anything else, which do not say whose argument it was."""
+    made = list(params) if isinstance(params, Iterable) and not isinstance(params, str | bytes | Tensor) else []
+    if not made or not all(_is_params(entry) for entry in made):
+        raise ArgumentError(
+            "`params` must be parameters such as network.parameters(), or a list of groups of them; got "
+            f"{shown(params)}."
+        )
+    return made  # type: ignore[return-value]
+
+
+def _is_params(entry: object) -> bool:
+    if isinstance(entry, Mapping):
+        return "params" in entry
+    if isinstance(entry, tuple):
+        return len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], Tensor)
+    return isinstance(entry, Tensor)
 
 
 def _count(num_data: object) -> int:
-    if isinstance(num_data, bool) or not isinstance(num_data, numbers.Integral) or num_data < 1:
+    if not is_whole(num_data, 1):
         raise ArgumentError(
             "`num_data` must be a positive integer (the size of the whole training set, not of a batch); "
-            f"got {num_data!r}."
+            f"got {shown(num_data)}."
         )
-    return int(num_data)
+    return int(num_data)  # type: ignore[call-overload]
 
 
 def _place(group: Group, parameter: Tensor) -> int:

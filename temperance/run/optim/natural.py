@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import numbers
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.engine.native import NormalStream
 from temperance.inference.variational.natural import check_betas
+from temperance.run.optim.base import check_from_zero, check_params
 
 Group = dict[str, Any]
 
@@ -40,6 +40,7 @@ class NaturalOptimizer(Optimizer):
         seed: int,
     ) -> None:
         self.samples = check_count(samples, "samples")
+        check_betas(betas)
         self._kept: list[tuple[Tensor, Tensor]] | None = None
         self._forget()
         defaults = {
@@ -52,7 +53,7 @@ class NaturalOptimizer(Optimizer):
             "clip": clip,
             "seed": check_seed(seed),
         }
-        super().__init__(params, defaults)
+        super().__init__(check_params(params), defaults)
 
     def _forget(self) -> None:
         """Nothing was seen since the last step."""
@@ -96,9 +97,7 @@ class NaturalOptimizer(Optimizer):
         check_positive(group["initial_hessian"], "initial_hessian")
         check_positive(group["temperature"], "temperature")
         check_betas(group["betas"])
-        decay = group["weight_decay"]
-        if isinstance(decay, bool) or not isinstance(decay, numbers.Real) or not 0 <= float(decay) < math.inf:
-            raise ArgumentError(f"`weight_decay` must be a finite number, 0 or more; got {decay!r}.")
+        check_from_zero(group["weight_decay"], "weight_decay")
         if group["clip"] is not None:
             check_positive(group["clip"], "clip")
         for p in group["params"]:

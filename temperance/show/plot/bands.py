@@ -10,8 +10,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_level, is_whole, shown
 from temperance.core.errors import ArgumentError
+from temperance.core.seeds import check_seed
 from temperance.data.data import Data
 from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
 from temperance.predict.scores.classification import Array, as_float64, check_count, check_length
@@ -67,8 +68,8 @@ def regression_band(
     z = float(stats.norm.ppf((1 + check_level(level)) / 2))
     order = place.argsort().numpy()
     mean, spread, (low, high) = predictive.mean(), predictive.epistemic_std(), predictive.interval(level)
-    if not 0 <= output < mean.shape[1]:
-        raise ArgumentError(f"`output` must be from 0 to {mean.shape[1] - 1}; got {output!r}.")
+    if not is_whole(output) or output >= mean.shape[1]:
+        raise ArgumentError(f"`output` must be from 0 to {mean.shape[1] - 1}; got {shown(output)}.")
     at = place.numpy()[order]
     centre, unsure, bottom, top = (_numpy(part)[order, output] for part in (mean, spread, low, high))
     percent = f"{level * 100:g} %"
@@ -107,14 +108,15 @@ def predicted_observed(
     was right. Rows whose interval missed are marked apart. Of more than ``most`` rows so many are drawn at random.
     Give ``interval`` where it has been computed already.
     """
+    check_seed(seed)
     truth = values_of(predictive, y)
     check_count(most, "most")
     low, high = predictive.interval(level) if interval is None else interval
     chosen = np.arange(len(truth))
     if len(chosen) > most:
         chosen = np.sort(np.random.default_rng(seed).choice(len(chosen), most, replace=False))
-    if not 0 <= output < truth.shape[1]:
-        raise ArgumentError(f"`output` must be from 0 to {truth.shape[1] - 1}; got {output!r}.")
+    if not is_whole(output) or output >= truth.shape[1]:
+        raise ArgumentError(f"`output` must be from 0 to {truth.shape[1] - 1}; got {shown(output)}.")
     mean, bottom, top, seen = (_numpy(part)[chosen, output] for part in (predictive.mean(), low, high, truth))
     inside = (bottom <= seen) & (seen <= top)
     ax = axes(ax, "Predicted and observed", "predicted", "observed")
@@ -154,7 +156,7 @@ def decision_regions(
         class_names: for the legend.
     """
     if show not in SHOWN:
-        raise ArgumentError(f"`show` must be one of {SHOWN}; got {show!r}.")
+        raise ArgumentError(f"`show` must be one of {SHOWN}; got {shown(show)}.")
     points = as_float64("x", x, dims=2)
     if points.shape[1] != 2:
         raise ArgumentError(f"`x` must have two columns; got shape {tuple(points.shape)}.")

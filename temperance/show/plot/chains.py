@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_level, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories
 from temperance.data.data import _as_inputs
@@ -101,7 +101,7 @@ def traces(
     batches; it should not drift. ``x`` is by default the training data, where ``fit`` was called in this session.
     """
     if what not in ("predictions", "energy"):
-        raise ArgumentError(f"`what` must be 'predictions' or 'energy'; got {what!r}.")
+        raise ArgumentError(f"`what` must be 'predictions' or 'energy'; got {shown(what)}.")
     target, chains = unpack(run, target)
     if what == "energy":
         return _energies(chains, ax)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from temperance.core.checks import check_instance
 from temperance.core.errors import ArgumentError
 from temperance.predict import CategoryPredictive, scores
 from temperance.predict.scores.classification import Array, as_float64, check_count
@@ -81,6 +82,7 @@ def uncertainty_histogram(
     title = "Uncertainty"
     if len(values) == 2:
         title = f"AUROC {scores.auroc(*values.values()):.3g}"
+    check_instance(xlabel, "xlabel", str, "a text")
     ax = axes(ax, title, xlabel, "share of the group's rows")
     for k, (name, part) in enumerate(values.items()):
         share, _ = np.histogram(part, edges)

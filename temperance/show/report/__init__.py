@@ -127,8 +127,12 @@ def report(
         title: the heading.
         overwrite: see :func:`write_report`.
     """
+    from temperance.core.checks import check_flag, check_instance, check_path
     from temperance.show.report.run import report as write_fitted
 
+    check_path(path, "path", "file")
+    check_instance(title, "title", str, "a text", optional=True)
+    check_flag(overwrite, "overwrite")
     return write_fitted(
         fitted,
         path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from temperance.core import files
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, StoreError
 
 MARK = '<meta name="generator" content="Temperance report">'
@@ -14,7 +15,7 @@ PAGE = "index.html"
 def check_folder(path: str | Path, overwrite: bool = False) -> Path:
     """The folder, if a report may be written there; looked at before anything is computed."""
     if not isinstance(path, str | Path) or not str(path):
-        raise ArgumentError(f"`path` must be the name of a folder; got {path!r}.")
+        raise ArgumentError(f"`path` must be the name of a folder; got {shown(path)}.")
     folder = Path(path)
     if folder.is_symlink() and not folder.exists():
         raise ArgumentError(f"`path` must be a folder; {str(folder)!r} is a link to nowhere.")
