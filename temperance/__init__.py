@@ -29,6 +29,7 @@ if _TYPE_CHECKING:
         HeteroscedasticNormal,
         Likelihood,
         Normal,
+        PerPosition,
         Poisson,
         StudentT,
     )
@@ -67,6 +68,7 @@ if _TYPE_CHECKING:
         "MixturePrior",
         "Normal",
         "PerLayer",
+        "PerPosition",
         "Poisson",
         "Prior",
         "StudentT",
@@ -101,7 +103,10 @@ if _TYPE_CHECKING:
         "testing",
     ]
 
-_LIKELIHOODS = ("Bernoulli", "Categorical", "HeteroscedasticNormal", "Likelihood", "Normal", "Poisson", "StudentT")
+_LIKELIHOODS = (
+    *("Bernoulli", "Categorical", "HeteroscedasticNormal", "Likelihood", "Normal", "PerPosition", "Poisson"),
+    "StudentT",
+)
 _PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
 _PUBLIC = {
     **dict.fromkeys(_LIKELIHOODS, "model.likelihoods"),

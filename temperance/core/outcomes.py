@@ -153,4 +153,52 @@ class Counts(Quantities):
     least = 0.0
 
 
-__all__ = ["Categories", "Classes", "Counts", "Labels", "Outcome", "Quantities", "Reals"]
+@dataclass(frozen=True)
+class ByPosition(Outcome):
+    """The same outcome at each position of a row: a tag for each word, a class for each pixel. What serves one outcome
+    a row does not serve it unasked, for the positions of a row are not independent rows.
+
+    >>> ByPosition.each(Classes())
+    CategoriesByPosition(of=Classes())
+    """
+
+    of: Outcome
+
+    @staticmethod
+    def each(outcome: Outcome) -> ByPosition:
+        """``outcome`` at each position."""
+        if isinstance(outcome, Categories):
+            return CategoriesByPosition(outcome)
+        if isinstance(outcome, Quantities):
+            return QuantitiesByPosition(outcome)
+        raise ArgumentError(f"`outcome` must be that of categories or of numbers to have positions; got {outcome!r}.")
+
+
+@dataclass(frozen=True)
+class CategoriesByPosition(ByPosition):
+    """A class, or yes/no labels, at each position."""
+
+    prediction = Categories.prediction
+    predictions = Categories.predictions
+
+
+@dataclass(frozen=True)
+class QuantitiesByPosition(ByPosition):
+    """Numbers at each position."""
+
+    prediction = Quantities.prediction
+    predictions = Quantities.predictions
+
+
+__all__ = [
+    "ByPosition",
+    "Categories",
+    "CategoriesByPosition",
+    "Classes",
+    "Counts",
+    "Labels",
+    "Outcome",
+    "Quantities",
+    "QuantitiesByPosition",
+    "Reals",
+]

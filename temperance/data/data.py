@@ -74,6 +74,8 @@ class Batch:
     streams: int | None = None
     held_out: Data | None = None
     whole: Data | None = None
+    weights: Tensor | None = None
+    """How often each row counts; once, where there are none."""
 
     @property
     def size(self) -> int:
@@ -89,6 +91,7 @@ class Batch:
             x=map_tensors(lambda t: t[k], self.x),
             y=self.y[k],
             index=None if self.index is None else self.index[k],
+            weights=None if self.weights is None else self.weights[k],
             streams=None,
         )
 
@@ -99,14 +102,16 @@ class Batch:
             x=map_tensors(lambda t: t[first:stop], self.x),
             y=self.y[first:stop],
             index=None if self.index is None else self.index[first:stop],
+            weights=None if self.weights is None else self.weights[first:stop],
             streams=stop - first,
         )
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on ``device``; itself when it is there already."""
-        if self.y.device == device:
+        if self.y.device == device and (self.weights is None or self.weights.device == device):
             return self
-        return replace(self, x=map_tensors(lambda t: t.to(device), self.x), y=self.y.to(device))
+        weights = None if self.weights is None else self.weights.to(device)
+        return replace(self, x=map_tensors(lambda t: t.to(device), self.x), y=self.y.to(device), weights=weights)
 
 
 class Data:
@@ -115,6 +120,11 @@ class Data:
     ``x`` is a tensor or array with rows first (or a tuple or mapping of such, for networks of several inputs), ``y``
     has the same number of rows.
 
+    ``weights`` say how often each row counts: the log-likelihood is Σ_i w_i log p(y_i | x_i, θ), so that a weight of 2
+    is the row twice and a weight of 0 a row that is not there. They are finite numbers from 0 on, of any mean: N stays
+    the number of rows, and nothing is normalised. They weigh what is learned; scores of ``evaluate`` count each row
+    once.
+
     >>> data = Data(torch.arange(10.0).reshape(5, 2), [0, 1, 0, 1, 1])
     >>> len(data), data.num_data
     (5, 5)
@@ -122,12 +132,18 @@ class Data:
     [2, 2, 1]
     """
 
-    def __init__(self, x: Any, y: Any, *, info: DataInfo | None = None) -> None:
-        self._take(TensorSource(_as_inputs(x, "x"), _as_tensor(y, "y")), info)
+    def __init__(self, x: Any, y: Any, *, weights: Any = None, info: DataInfo | None = None) -> None:
+        self._take(TensorSource(_as_inputs(x, "x"), _as_tensor(y, "y")), info, weights)
 
     @classmethod
     def of(cls, source: Any, argument: str = "data") -> Data:
-        """Make ``Data`` from what people have: ``Data``, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``."""
+        """Make ``Data`` from what people have: ``Data``, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``, whose
+        items are pairs, or dicts and named tuples in which one entry is called ``labels``, ``label``, ``targets``,
+        ``target`` or ``y``; a list of such dicts, or Hugging Face's own ``Dataset`` of them.
+
+        >>> Data.of([{"ids": [1, 2, 3], "labels": 0}, {"ids": [4, 5, 6], "labels": 1}]).y
+        tensor([0, 1])
+        """
         if isinstance(source, Data):
             return source
         if isinstance(source, torch.utils.data.DataLoader):
@@ -136,25 +152,27 @@ class Data:
             return made
         if isinstance(source, torch.utils.data.TensorDataset) and len(source.tensors) == 2:
             return cls(*source.tensors)
-        if isinstance(source, torch.utils.data.Dataset):
+        if isinstance(source, torch.utils.data.Dataset) or _has_named_rows(source):
             return cls._from_source(DatasetSource(source))
         if isinstance(source, Sequence) and not isinstance(source, str) and len(source) == 2:
             return cls(source[0], source[1])
         raise ArgumentError(
-            f"`{argument}` must be a temperance Data, a pair (x, y) of tensors or arrays, a torch Dataset or a "
-            f"DataLoader; got {type(source).__name__}."
+            f"`{argument}` must be a temperance Data, a pair (x, y) of tensors or arrays, a torch Dataset, a "
+            f"DataLoader, or rows that are dicts; got {type(source).__name__}."
         )
 
     @classmethod
-    def _from_source(cls, source: RowSource, info: DataInfo | None = None) -> Data:
+    def _from_source(cls, source: RowSource, info: DataInfo | None = None, weights: Any = None) -> Data:
         made = cls.__new__(cls)
-        made._take(source, info)
+        made._take(source, info, weights)
         return made
 
-    def _take(self, source: RowSource, info: DataInfo | None) -> None:
+    def _take(self, source: RowSource, info: DataInfo | None, weights: Any = None) -> None:
         if source.num_data < 1:
             raise DataError("`data` must have at least one row; got an empty data set.")
         self._source = source
+        self.weights = None if weights is None else _as_weights(weights, source.num_data)
+        """How often each row counts; once, where there are none."""
         self.info = info or DataInfo()
         self.batch_size: int | None = None  # what a DataLoader asked for
 
@@ -162,7 +180,17 @@ class Data:
         return self._source.num_data
 
     def __repr__(self) -> str:
-        return f"Data({self.info.name!r}, rows={len(self)}, {self._source.describe()})"
+        weighted = "" if self.weights is None else ", weighted"
+        return f"Data({self.info.name!r}, rows={len(self)}, {self._source.describe()}{weighted})"
+
+    def weighing(self, weights: Any) -> Data:
+        """The same rows with other ``weights``, one a row; ``None`` for none. Of a ``Dataset`` too."""
+        made = Data._from_source(self._source, self.info, weights)
+        made.batch_size = self.batch_size
+        return made
+
+    def _weights_of(self, index: Tensor) -> Tensor | None:
+        return None if self.weights is None else self.weights[index.to(self.weights.device)]
 
     @property
     def num_data(self) -> int:
@@ -213,7 +241,14 @@ class Data:
         walk = self._source.walk(rows[first:], derive=(seed, epoch))
         for k, (index, x, y) in enumerate(walk, start=first):
             yield Batch(
-                x=x, y=y, num_data=self.num_data, index=index, epoch=epoch, last=k == count - 1, streams=streams
+                x=x,
+                y=y,
+                num_data=self.num_data,
+                index=index,
+                epoch=epoch,
+                last=k == count - 1,
+                streams=streams,
+                weights=self._weights_of(index),
             )
 
     def full_pass(self, batch_size: int = 1000) -> Iterator[Batch]:
@@ -221,11 +256,13 @@ class Data:
         size = min(check_count(batch_size, "batch_size"), self.num_data)
         if size == self.num_data and self.in_memory:
             x, y = self._source.everything()  # as they are: a method that reads all rows at each step copies none
-            yield Batch(x=x, y=y, num_data=self.num_data, index=torch.arange(self.num_data), last=True)
+            rows = torch.arange(self.num_data)
+            yield Batch(x=x, y=y, num_data=self.num_data, index=rows, last=True, weights=self.weights)
             return
-        rows = list(torch.split(torch.arange(self.num_data), size))
-        for k, (index, x, y) in enumerate(self._source.walk(rows, derive=(0, 0))):
-            yield Batch(x=x, y=y, num_data=self.num_data, index=index, last=k == len(rows) - 1)
+        parts = list(torch.split(torch.arange(self.num_data), size))
+        for k, (index, x, y) in enumerate(self._source.walk(parts, derive=(0, 0))):
+            last, weights = k == len(parts) - 1, self._weights_of(index)
+            yield Batch(x=x, y=y, num_data=self.num_data, index=index, last=last, weights=weights)
 
     def __getitem__(self, index: Any) -> Data:
         return self.subset(index)
@@ -235,8 +272,9 @@ class Data:
         return self._source.probe()
 
     def standardise(self, like: DataInfo | None = None) -> Data:
-        """Inputs and real targets shifted and scaled to mean 0 and standard deviation 1, column by column; the numbers
-        used are kept in ``info``. Test data are standardised like the training data: ``test.standardise(train.info)``.
+        """Inputs and real targets shifted and scaled to mean 0 and standard deviation 1, column by column (rows with
+        weights count so often); the numbers used are kept in ``info``. Test data are standardised like the training
+        data: ``test.standardise(train.info)``.
 
         >>> data = Data(torch.randn(50, 2) * 7 + 3, torch.randn(50) * 100 + 1000).standardise()
         >>> data.info.in_units(data.y).mean() > 900
@@ -246,16 +284,17 @@ class Data:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise DataError("`standardise` needs inputs that are one tensor of real numbers.")
         if like is None:
-            like = replace(self.info, x_mean=x.mean(0), x_scale=_scale(x))
+            mean, scale = _units(x, self.weights)
+            like = replace(self.info, x_mean=mean, x_scale=scale)
             if y.is_floating_point():
-                columns = y if y.dim() > 1 else y.unsqueeze(1)
-                like = replace(like, y_mean=columns.mean(0), y_scale=_scale(columns))
+                mean, scale = _units(y if y.dim() > 1 else y.unsqueeze(1), self.weights)
+                like = replace(like, y_mean=mean, y_scale=scale)
         if like.x_mean is None or like.x_scale is None:
             raise ArgumentError("`like` must be the info of standardised data; its means and scales are missing.")
         made = (x - like.x_mean.to(x)) / like.x_scale.to(x)
         if y.is_floating_point() and like.y_mean is not None and like.y_scale is not None:
             y = ((y if y.dim() > 1 else y.unsqueeze(1)) - like.y_mean.to(y)) / like.y_scale.to(y)
-        return Data(made, y, info=like)
+        return Data(made, y, weights=self.weights, info=like)
 
     def subset(self, index: Any) -> Data:
         """The rows ``index`` (a slice, numbers, or a mask) as data of their own (N becomes their number)."""
@@ -263,7 +302,7 @@ class Data:
             index = range(self.num_data)[index]
         rows = torch.as_tensor(list(index) if isinstance(index, range) else index)
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows.long()
-        return Data._from_source(self._source.subset(rows), self.info)
+        return Data._from_source(self._source.subset(rows), self.info, self._weights_of(rows))
 
     def hold_out(self, fraction: float = 0.1, *, seed: int = 0) -> tuple[Data, Data]:
         """Split at random in (the rest, the held-out ``fraction``)."""
@@ -277,11 +316,12 @@ class Data:
 
     def to(self, device: torch.device | str) -> Data:
         """The data on ``device``; a ``Dataset`` stays where it is and its batches are moved when they are used."""
-        return Data._from_source(self._source.to(torch.device(device)), self.info)
+        weights = None if self.weights is None else self.weights.to(device)
+        return Data._from_source(self._source.to(torch.device(device)), self.info, weights)
 
     def convert(self, function: Callable[[Inputs, Tensor], tuple[Inputs, Tensor]]) -> Data:
         """The data with ``function`` applied to inputs and targets: at once in memory, batch by batch otherwise."""
-        return Data._from_source(self._source.convert(function), self.info)
+        return Data._from_source(self._source.convert(function), self.info, self.weights)
 
     def check_finite(self, argument: str = "data") -> None:
         """Raise :class:`DataError` if any number is NaN or infinite. A lazy ``Dataset`` is probed, not read."""
@@ -296,16 +336,44 @@ class Data:
         """A digest by which a resumed run knows its data again: shapes, dtypes and content (of a lazy ``Dataset``:
         its length and 32 rows)."""
         digest = hashlib.sha256(str(self.num_data).encode())
-        for name, value in self._source.probe():
+        weights = [] if self.weights is None else [("weights", self.weights)]
+        for name, value in [*self._source.probe(), *weights]:
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
             digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
         return digest.hexdigest()
 
 
-def _scale(values: Tensor) -> Tensor:
-    """Standard deviations by column; one for columns that do not vary."""
-    spread = values.std(0, correction=0)
-    return torch.where(spread > 0, spread, torch.ones_like(spread))
+def _has_named_rows(source: Any) -> bool:
+    """Whether this is a collection whose rows are dicts, as Hugging Face has them."""
+    if isinstance(source, str | Mapping | Tensor) or not (
+        hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    ):
+        return False
+    return len(source) > 0 and isinstance(source[0], Mapping) and isinstance(source[len(source) - 1], Mapping)
+
+
+def _units(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations by column; a deviation of one for columns that do not vary."""
+    if weights is None:
+        mean, spread = values.mean(0), values.std(0, correction=0)
+    else:
+        shares = (weights / weights.sum()).to(values).view(-1, *[1] * (values.dim() - 1))
+        mean = (shares * values).sum(0)
+        spread = (shares * (values - mean).square()).sum(0).sqrt()
+    return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def _as_weights(weights: Any, rows: int) -> Tensor:
+    """One number a row, in float64."""
+    made = _as_tensor(weights, "weights").double()
+    if made.shape != (rows,):
+        raise DataError(f"`weights` must be one number for each of the {rows} rows; got shape {tuple(made.shape)}.")
+    if not bool(((made >= 0) & torch.isfinite(made)).all()) or float(made.sum()) <= 0:
+        raise DataError(
+            "`weights` must be finite numbers from 0 on, not all zero; got values from "
+            f"{float(made.min())} to {float(made.max())}."
+        )
+    return made
 
 
 def _as_tensor(value: Any, argument: str) -> Tensor:

@@ -220,7 +220,15 @@ class DatasetSource(RowSource):
         rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data)).long()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            x, y = self._converted(self.collate([self.dataset[int(self.rows[k])] for k in rows]))
+            items = [self.dataset[int(self.rows[k])] for k in rows]
+            try:
+                item = self.collate(items)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"`data` must have rows that go together in a batch: {error} Pad them to one length, or give a "
+                    "DataLoader with a `collate_fn` that does."
+                ) from error
+            x, y = self._converted(item)
         return [*named_tensors(x), ("y", y)]
 
     def subset(self, rows: Tensor) -> RowSource:
@@ -232,7 +240,7 @@ class DatasetSource(RowSource):
         return DatasetSource(self.dataset, self.collate, self.workers, self.rows, (*self.conversions, function))
 
     def _converted(self, item: Any) -> tuple[Inputs, Tensor]:
-        x, y = _inputs_and_targets(item)
+        x, y = _inputs_and_targets(item, self.collate is default_collate)
         for function in self.conversions:
             x, y = function(x, y)
         return x, y
@@ -246,15 +254,52 @@ class DatasetSource(RowSource):
         return type(self.dataset).__name__
 
 
-def _inputs_and_targets(item: Any) -> tuple[Inputs, Tensor]:
+LABELS = ("labels", "label", "targets", "target", "y")
+"""What the target is called in rows whose parts have names."""
+
+
+def _inputs_and_targets(item: Any, plain: bool) -> tuple[Inputs, Tensor]:
+    """A collated batch apart: a pair (x, y), or named parts of which one is called as in ``LABELS``. ``plain``: by
+    PyTorch's own collate function, which makes a list of columns of rows that are lists."""
+    fields = getattr(item, "_fields", None)
+    named = dict(item) if isinstance(item, Mapping) else None
+    if fields is not None and (len(fields) != 2 or set(fields) & set(LABELS)):
+        named = dict(zip(fields, item, strict=True))
+    if named is not None:
+        return _of_names(named, plain, mapping=fields is None)
     if isinstance(item, Sequence) and len(item) == 2 and isinstance(item[1], Tensor):
         x = item[0]
         if isinstance(x, Tensor):
             return x, item[1]
         if isinstance(x, Mapping):
-            return dict(x), item[1]
+            return {str(key): _column(value, plain) for key, value in x.items()}, item[1]
+        if hasattr(x, "_fields"):
+            return dict(zip(x._fields, x, strict=True)), item[1]
         if isinstance(x, Sequence):
             return tuple(x), item[1]
-    raise DataError(
-        "`data` must give pairs (x, y), y a tensor once collated; got " + type(item).__name__ + " from the Dataset."
-    )
+    raise DataError(f"{RULE}; got {type(item).__name__} from the Dataset.")
+
+
+RULE = (
+    "`data` must give pairs (x, y), y a tensor once collated, or dicts and named tuples of tensors in which one is "
+    f"called {', '.join(LABELS)}"
+)
+
+
+def _of_names(named: dict[str, Any], plain: bool, mapping: bool) -> tuple[Inputs, Tensor]:
+    """The target, and the other tensors by name; what is no tensor (texts, say) is left out."""
+    columns = {str(key): _column(value, plain) for key, value in named.items()}
+    targets = [name for name in columns if name in LABELS]
+    if len(targets) != 1:
+        raise DataError(f"{RULE}; got the names {list(columns)}.")
+    y = columns.pop(targets[0])
+    x = {name: value for name, value in columns.items() if isinstance(value, Tensor)}
+    if not isinstance(y, Tensor) or not x:
+        raise DataError(f"{RULE}, and others the inputs; got tensors in {[*x, *targets] if x else targets} alone.")
+    return (x if mapping or len(x) > 1 else next(iter(x.values()))), y
+
+
+def _column(value: Any, plain: bool) -> Any:
+    """Rows that were lists of numbers come as a list of their columns; they are put together again."""
+    listed = plain and isinstance(value, list) and value and all(isinstance(part, Tensor) for part in value)
+    return torch.stack(value, dim=1) if listed else value

@@ -155,6 +155,8 @@ def _pool(pool: Any, ask: Any) -> tuple[Inputs, Callable[[Tensor], Any]]:
     """The inputs to choose from, and who knows their labels."""
     if ask is None:
         data = Data.of(pool, "pool")
+        if data.weights is not None:
+            raise ArgumentError("`pool` must have no weights: its rows are asked for one by one, each counting once.")
         return data.x, lambda rows: data.y[rows]
     if not callable(ask):
         raise ArgumentError(f"`ask` must be a function of row numbers; got {type(ask).__name__}.")

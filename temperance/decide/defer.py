@@ -196,5 +196,5 @@ def _errors(predictive: Predictive, y: Any, error: Any) -> Tensor:
             "`error` must say which rows are wrong where targets are real numbers, e.g. "
             "(pred.mean() - y).abs().squeeze(1) > tolerance; got None."
         )
-    wrong = predictive.predict() != predictive._targets(y)
+    wrong = predictive.predict() != predictive.known_classes(y)
     return wrong.any(-1) if wrong.dim() == 2 else wrong

@@ -13,13 +13,18 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, PositionPredictive, Predictive, ValuePredictive
 
 
 def check_predictive(predictive: object) -> Predictive:
     """A predictive, or an error that says how to come by one."""
     if not isinstance(predictive, Predictive):
         raise ArgumentError(f"`predictive` must be what `fitted.predict(x)` gives; got {type(predictive).__name__}.")
+    if isinstance(predictive, PositionPredictive):
+        raise ArgumentError(
+            "`predictive` has positions, and a decision is about rows: decide on `predictive.flat`, in which each "
+            "position is a row, and put the answers back with `predictive.place`."
+        )
     return predictive
 
 

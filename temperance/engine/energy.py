@@ -48,9 +48,9 @@ class Energies:
     ) -> None:
         self.workspace, self.likelihood, self.prior = workspace, likelihood, prior
         self.likelihood_temperature = likelihood_temperature
-        self.x, self.y = batch.x, batch.y
+        self.x, self.y, self.weights = batch.x, batch.y, batch.weights
         self.native = None
-        if isinstance(batch.x, Tensor):
+        if isinstance(batch.x, Tensor) and batch.weights is None:  # the kernels count each row once
             self.native = NativeMLP.of(
                 workspace.network, workspace.layout, likelihood, prior, likelihood_temperature, batch.x, batch.y
             )
@@ -62,7 +62,7 @@ class Energies:
     def serves(self, workspace: Workspace, likelihood: Likelihood, prior: BoundPrior, batch: Batch) -> bool:
         """Whether these are the energies of this problem on the rows of ``batch``."""
         same = self.workspace is workspace and self.likelihood is likelihood and self.prior is prior
-        return same and self.x is batch.x and self.y is batch.y
+        return same and self.x is batch.x and self.y is batch.y and self.weights is batch.weights
 
     def __call__(self, theta: Tensor, grad: Tensor | None = None) -> Tensor:
         """U of each row of θ (C × P) in float64; ∇U into ``grad`` (C × P) if it is given."""
@@ -87,10 +87,14 @@ class Energies:
         values = {e.name: leaves[e.name] for e in layout.network_entries}
         learned = {e.name: leaves[e.name] for e in layout.entries_of("likelihood")}
         outputs = forward.at_once(self.workspace.network, values, self.x, stacked_inputs=False)
-        return self._negative_log_likelihood(outputs.unsqueeze(-1) if outputs.dim() == 2 else outputs, self.y, learned)
+        return self._negative_log_likelihood(self.likelihood.arrange(outputs, 2), self.y, learned, self.weights)
 
-    def _negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: dict[str, Tensor]) -> Tensor:
+    def _negative_log_likelihood(
+        self, outputs: Tensor, y: Tensor, learned: dict[str, Tensor], weights: Tensor | None
+    ) -> Tensor:
         log_prob = self.likelihood.log_prob(outputs, y, learned)
+        if weights is not None:
+            log_prob = log_prob.double() * weights
         return -log_prob.sum(-1, dtype=torch.float64) / self.likelihood_temperature
 
     def _all_at_once(self, theta: Tensor, grad: Tensor | None) -> Tensor:
@@ -127,10 +131,9 @@ class Energies:
             self.workspace.attach(theta[k], None if grad is None else grad[k])
             total = torch.zeros((), dtype=torch.float64, device=theta.device)
             with torch.set_grad_enabled(grad is not None):
-                for x, y in self._pieces():
-                    outputs = forward.call(self.workspace.network, x)
-                    outputs = outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs
-                    part = self._negative_log_likelihood(outputs, y, self.workspace.learned)
+                for x, y, weights in self._pieces():
+                    outputs = self.likelihood.arrange(forward.call(self.workspace.network, x))
+                    part = self._negative_log_likelihood(outputs, y, self.workspace.learned, weights)
                     if grad is not None:
                         part.backward()
                     total += part.detach()
@@ -138,9 +141,11 @@ class Energies:
         self.workspace.detach()
         return torch.stack(found)
 
-    def _pieces(self) -> list[tuple[Inputs, Tensor]]:
-        rows = self.y.shape[0]
+    def _pieces(self) -> list[tuple[Inputs, Tensor, Tensor | None]]:
+        rows, weights = self.y.shape[0], self.weights
         if rows <= _ROWS_AT_ONCE:
-            return [(self.x, self.y)]
+            return [(self.x, self.y, weights)]
         cuts = [slice(k, k + _ROWS_AT_ONCE) for k in range(0, rows, _ROWS_AT_ONCE)]
-        return [(map_tensors(lambda t, cut=cut: t[cut], self.x), self.y[cut]) for cut in cuts]  # type: ignore[misc]
+        inputs = [map_tensors(lambda t, cut=cut: t[cut], self.x) for cut in cuts]  # type: ignore[misc]
+        shares = [None if weights is None else weights[cut] for cut in cuts]
+        return list(zip(inputs, [self.y[cut] for cut in cuts], shares, strict=True))

@@ -1,6 +1,6 @@
 """``Engine``: what evaluates a target, and the only place where N, B and T meet.
 
-    G̃(θ) = −(1/B) Σ_{i∈batch} log p(y_i | x_i, θ) / λ − (1/N) log p(θ)
+    G̃(θ) = −(1/B) Σ_{i∈batch} w_i log p(y_i | x_i, θ) / λ − (1/N) log p(θ)        (w_i = 1 unless the data have weights)
 
 N·∇G̃ is an unbiased estimate of ∇U for a batch of any size B: the loss that is trained is *per datum*, and everything
 else follows. An engine owns a working copy of the network, what is compiled, and what was found out about the network;
@@ -56,6 +56,9 @@ class Engine:
         self.workspace = Workspace(target.network, target.layout, target.freeze_batch_norm, example)
         moving = self.workspace.notice_moving_buffers()
         self.target = target if data is None else target.expecting(moving)
+        if example is not None:
+            rows = example
+            self.target = self.target.shaped(lambda: rows)
         self._compile(compile)
 
     def _compile(self, wanted: bool) -> None:
@@ -127,7 +130,7 @@ class Engine:
         self, theta: Tensor, x: Inputs, buffers: dict[str, Tensor] | None = None, batched: bool | None = None
     ) -> Tensor:
         """Outputs in evaluation mode at each row of θ (S × P): S × B × C."""
-        return self.workspace.outputs(theta, x, buffers, batched)
+        return self.likelihood.arrange(self.workspace.outputs(theta, x, buffers, batched), 2)
 
     def can_batch_training(self) -> bool:
         """Whether several members can be trained as one batched network."""
@@ -155,9 +158,8 @@ class Engine:
         grad.zero_()
         compiled = self._compiled_network
         outputs = forward.call(self.network, batch.x) if compiled is None else compiled(batch.x)
-        if outputs.dim() == 1:
-            outputs = outputs.unsqueeze(-1)
-        nll = self.likelihood.negative_log_likelihood(outputs, batch.y, self.workspace.learned) / batch.size
+        outputs = self.likelihood.arrange(outputs)
+        nll = self.likelihood.weighed(outputs, batch.y, self.workspace.learned, batch.weights) / batch.size
         if nll.requires_grad:  # else no output depends on a random parameter
             (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
         if prior:
@@ -188,11 +190,11 @@ class Engine:
     def _stacked_gradients(self, theta: Tensor, batch: Batch, grad: Tensor) -> Tensor:
         """Of the data term, for all members as one batched network."""
         if self._compiled_stack is not None and batch.streams is not None:
-            gradient, losses = self._compiled_stack(theta, batch.x, batch.y)
+            gradient, losses = self._compiled_stack(theta, batch.x, batch.y, batch.weights)
             grad.copy_(gradient)
             return losses
         leaves = self.workspace.stacked_leaves(theta)
-        losses = self._stacked_losses(leaves, batch.x, batch.y, batch.streams is not None)
+        losses = self._stacked_losses(leaves, batch.x, batch.y, batch.weights, batch.streams is not None)
         scaled = losses.sum() if self.likelihood_temperature == 1.0 else losses.sum() / self.likelihood_temperature
         gradients = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
         for entry, value in zip(self.layout.entries, gradients, strict=True):
@@ -200,36 +202,38 @@ class Engine:
             grad[:, entry.start : entry.stop] = 0.0 if value is None else value.reshape(len(theta), -1)
         return losses.detach()
 
-    def _stacked_gradient_of(self, theta: Tensor, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _stacked_gradient_of(
+        self, theta: Tensor, x: Inputs, y: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Gradient of the data term and losses as one function of θ: what is compiled."""
 
         def total(rows: Tensor) -> tuple[Tensor, Tensor]:
-            losses = self._stacked_losses(self.layout.unflatten(rows), x, y, True)
+            losses = self._stacked_losses(self.layout.unflatten(rows), x, y, weights, True)
             return losses.sum() / self.likelihood_temperature, losses
 
         return torch.func.grad(total, has_aux=True)(theta)
 
-    def _stacked_losses(self, leaves: dict[str, Tensor], x: Inputs, y: Tensor, streams: bool) -> Tensor:
+    def _stacked_losses(
+        self, leaves: dict[str, Tensor], x: Inputs, y: Tensor, weights: Tensor | None, streams: bool
+    ) -> Tensor:
         values = {e.name: leaves[e.name] for e in self.layout.network_entries}
         learned = {e.name: leaves[e.name] for e in self.layout.entries_of("likelihood")}
-        outputs = forward.at_once(self.network, values, x, stacked_inputs=streams)
-        if outputs.dim() == 2:
-            outputs = outputs.unsqueeze(-1)
+        outputs = self.likelihood.arrange(forward.at_once(self.network, values, x, stacked_inputs=streams), 2)
         targets = y if streams else y.expand(len(outputs), *y.shape)
-        return self.likelihood.negative_log_likelihood(outputs, targets, learned) / targets.shape[1]
+        return self.likelihood.weighed(outputs, targets, learned, weights) / targets.shape[1]
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
         """G̃(θ), differentiable in θ (P, or S × P for one loss per row), network in evaluation mode."""
         single = theta.dim() == 1
         rows = theta.unsqueeze(0) if single else theta
-        log_lik = self.log_likelihood(rows, batch).sum(-1)
+        log_lik = _summed(self.log_likelihood(rows, batch), batch)
         value = -log_lik / (batch.size * self.likelihood_temperature)
         value = value - self.bound_prior.log_prob(rows) / batch.num_data
         return value[0] if single else value
 
     def log_likelihood(self, theta: Tensor, batch: Batch) -> Tensor:
-        """log p(y_i | x_i, θ) per example at each row of θ: S × B."""
-        outputs = self.workspace.outputs(theta, batch.x)
+        """log p(y_i | x_i, θ) per example at each row of θ, weights left aside: S × B."""
+        outputs = self.outputs(theta, batch.x)
         return self.likelihood.log_prob(outputs, batch.y, self.layout.unflatten(theta, "likelihood"))
 
     def energy(self, theta: Tensor, data: Data | Batch, batch_size: int = 1000) -> Tensor:
@@ -240,7 +244,8 @@ class Engine:
         rows = theta.unsqueeze(0) if single else theta
         total = -self.bound_prior.log_prob(rows)
         for batch in self.target.prepare(data).full_pass(batch_size):
-            log_lik = self.log_likelihood(rows, batch.to(self.device)).sum(-1)
+            here = batch.to(self.device)
+            log_lik = _summed(self.log_likelihood(rows, here), here)
             total = total - log_lik / self.likelihood_temperature
         return total[0] if single else total
 
@@ -278,12 +283,18 @@ class Engine:
     def held_out_score(self, theta: Tensor, data: Data, buffers: dict[str, Tensor] | None = None) -> float:
         """Mean log-likelihood of held-out data at one θ."""
         stacked = None if not buffers else {name: value.unsqueeze(0) for name, value in buffers.items()}
-        total = 0.0
+        total, count = 0.0, 0.0
         learned = self.layout.unflatten(theta.unsqueeze(0), "likelihood")
         with torch.no_grad():
             for batch in data.full_pass():
                 moved = batch.to(self.device)
-                outputs = self.workspace.outputs(theta.unsqueeze(0), moved.x, stacked)
-                total += float(self.likelihood.log_prob(outputs, moved.y, learned).sum())
-        score = total / len(data)
+                outputs = self.outputs(theta.unsqueeze(0), moved.x, stacked)
+                total += float(_summed(self.likelihood.log_prob(outputs, moved.y, learned), moved))
+                count += moved.size if moved.weights is None else float(moved.weights.sum())
+        score = total / count
         return score if not math.isnan(score) else -math.inf
+
+
+def _summed(log_prob: Tensor, batch: Batch) -> Tensor:
+    """Σ_i w_i log p_i, over the last dimension."""
+    return log_prob.sum(-1) if batch.weights is None else (log_prob * batch.weights.to(log_prob)).sum(-1)

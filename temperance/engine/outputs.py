@@ -6,6 +6,8 @@ the other. The result is the same to rounding; only the time differs.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import warnings
 import weakref
 from collections.abc import Mapping
@@ -29,17 +31,60 @@ _CONV_LIMIT = 2e6
 _CACHED = 2**19  # activations of all draws that fit the processor's cache
 
 _cannot_batch: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_whole: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, ...], bool]] = weakref.WeakKeyDictionary()
 
 
 def call(network: nn.Module, x: Inputs) -> Tensor:
-    """``network`` on one tensor, a tuple (positional) or a dict (keyword) of tensors; its output as a tensor."""
+    """``network`` on one tensor, a tuple (positional) or a dict (see :func:`arguments`) of tensors; its output as a
+    tensor."""
     if isinstance(x, Tensor):
-        out = network(x)
-    elif isinstance(x, dict):
-        out = network(**x)
-    else:
-        out = network(*x)
-    return as_output(out)
+        return as_output(network(x))
+    args, kwargs = arguments(network, x)
+    return as_output(network(*args, **kwargs))
+
+
+DICT_RULE = (
+    "a dict of inputs goes to `forward` by keyword where its keys are the names of parameters, and whole where "
+    "`forward` has one parameter, of another name"
+)
+
+
+def arguments(network: nn.Module, x: Inputs) -> tuple[tuple[object, ...], dict[str, Tensor]]:
+    """How ``network`` is to be called with ``x``: of a dict the signature of its ``forward`` decides.
+
+    >>> class Whole(nn.Module):
+    ...     def forward(self, batch): return batch["ids"]
+    >>> arguments(Whole(), {"ids": torch.zeros(1)})
+    (({'ids': tensor([0.])},), {})
+    """
+    if isinstance(x, Tensor):
+        return (x,), {}
+    if not isinstance(x, dict):
+        return tuple(x), {}
+    return ((x,), {}) if _takes_whole(network, tuple(x)) else ((), x)
+
+
+def _takes_whole(network: nn.Module, keys: tuple[str, ...]) -> bool:
+    """Whether a dict of these keys is one argument of the network's, rather than an argument each."""
+    known = _whole.setdefault(network, {})
+    if keys not in known:
+        known[keys] = _decided(network, keys)
+    return known[keys]
+
+
+def _decided(network: nn.Module, keys: tuple[str, ...]) -> bool:
+    try:
+        signature = inspect.signature(network.forward)
+    except (TypeError, ValueError):
+        return False
+    with contextlib.suppress(TypeError):
+        signature.bind(**dict.fromkeys(keys))
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    single = [p for p in signature.parameters.values() if p.kind in places and p.default is inspect.Parameter.empty]
+    if len(single) == 1 and single[0].name not in keys:
+        return True
+    raise NetworkError(f"{DICT_RULE}; got the keys {list(keys)} for {type(network).__name__}.forward{signature}.")
 
 
 def as_output(out: object) -> Tensor:
@@ -56,8 +101,7 @@ def as_output(out: object) -> Tensor:
 
 def functional(network: nn.Module, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """``network`` with some of its parameters and buffers replaced by ``values``."""
-    args: tuple[object, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, dict) else tuple(x)
-    kwargs = x if isinstance(x, dict) else {}
+    args, kwargs = arguments(network, x)
     return as_output(functional_call(network, dict(values), args, kwargs))
 
 

@@ -251,10 +251,9 @@ class Workspace:
         buffers: Mapping[str, Tensor] | None = None,
         batched: bool | None = None,
     ) -> Tensor:
-        """Outputs in evaluation mode at each row of θ (S × P): S × B × C."""
+        """What the network answers in evaluation mode at each row of θ (S × P): S × B × ...."""
         self.set_training(False)
-        made = forward.outputs(self.network, self.layout, theta, x, buffers=buffers, batched=batched)
-        return made.unsqueeze(-1) if made.dim() == 2 else made
+        return forward.outputs(self.network, self.layout, theta, x, buffers=buffers, batched=batched)
 
 
 class _KeepBuffers:

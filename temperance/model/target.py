@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from temperance.core.encoding import tensor_bytes
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import Inputs, first_tensor, map_tensors, named_tensors
-from temperance.engine.outputs import call
+from temperance.engine.outputs import DICT_RULE, call
 from temperance.engine.workspace import BATCH_NORMS, fresh_values, moving_buffers, working_copy
 from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
@@ -281,11 +281,18 @@ class Target:
     def beginning(self, data: Data) -> Target:
         """Starting, in what the likelihood learns, where it finds the targets of the (prepared) training data to be."""
         targets = dict(data.probe())["y"]
-        return self.starting(self.likelihood.begin(targets))
+        made = self.shaped(lambda: first_rows(data).x)
+        return made.starting(made.likelihood.begin(targets))
 
-    def settled(self, outputs: Tensor, y: Tensor) -> Target:
+    def shaped(self, rows: Callable[[], Inputs]) -> Target:
+        """Whose likelihood knows how the network answers such (prepared) ``rows``, a few; itself where it knew, or need
+        not know."""
+        likelihood = self.likelihood.shaped(lambda: self._answers(rows()))
+        return self if likelihood is self.likelihood else self._with(likelihood=likelihood)
+
+    def settled(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Target:
         """Starting, in what the likelihood learns, at what is most probable where the network gives ``outputs`` (N × C)
-        for the (prepared) targets: argmin −Σ log p(y | outputs, ψ) / λ − log p(ψ), in float64."""
+        for the (prepared) targets: argmin −Σ w log p(y | outputs, ψ) / λ − log p(ψ), in float64."""
         parameters = self.likelihood.learned_parameters()
         values = {
             p.name: self.learned_start.get(p.name, torch.full(p.shape, p.initial)).detach().double().clone()
@@ -298,7 +305,9 @@ class Target:
 
         def energy() -> Tensor:
             search.zero_grad()
-            found = -self.likelihood.log_prob(wide, targets, values).sum() / self.likelihood_temperature
+            log_prob = self.likelihood.log_prob(wide, targets, values)
+            log_prob = log_prob if weights is None else log_prob * weights.to(log_prob)
+            found = -log_prob.sum() / self.likelihood_temperature
             for p in parameters:
                 found = found + 0.5 * ((values[p.name] - p.prior_mean) / p.prior_scale).square().sum()
             found.backward()
@@ -395,12 +404,13 @@ class Target:
         """``data`` in the dtypes of network and likelihood, checked against them. Nothing is changed."""
         data.check_finite(argument)
         probe = self.cast(first_rows(data).x)
+        likelihood = self.shaped(lambda: probe).likelihood
         outputs = self.probe_outputs(probe)
-        self.likelihood.check_outputs(outputs)
-        self.likelihood.check_outputs(self.probe_outputs(map_tensors(lambda t: t[:1], probe)))
+        likelihood.check_outputs(outputs)
+        likelihood.check_outputs(self.probe_outputs(map_tensors(lambda t: t[:1], probe)))
 
         def convert(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-            return self.cast(x), self.likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)
+            return self.cast(x), likelihood.prepare(y, outputs.shape[-1], self.layout.dtype)
 
         return data.convert(convert)
 
@@ -410,20 +420,25 @@ class Target:
         return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() and t.dtype != dtype else t, x)
 
     def probe_outputs(self, x: Inputs) -> Tensor:
-        """Outputs for a few rows, with an error that names the shapes where the network cannot take them."""
+        """Outputs for a few rows, B × C, with an error that names the shapes where the network cannot take them."""
+        return self.likelihood.arrange(self._answers(x))
+
+    def _answers(self, x: Inputs) -> Tensor:
+        """What the network gives for a few rows, in a shape of its own."""
         moved = map_tensors(lambda t: t.to(self.device), x)
         try:
             with torch.no_grad():
                 made = call(self.network, moved)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(x)}
-            raise NetworkError(f"the network cannot take inputs of shape {shapes}: {error}") from error
+            rule = f" ({DICT_RULE}.)" if isinstance(x, dict) else ""
+            raise NetworkError(f"the network cannot take inputs of shape {shapes}: {error}{rule}") from error
         rows = first_tensor(x).shape[0]
         if made.dim() == 0 or made.shape[0] != rows:
             raise NetworkError(
                 f"the network must give one row of outputs per input; got shape {tuple(made.shape)} for {rows} inputs."
             )
-        return made.unsqueeze(-1) if made.dim() == 1 else made
+        return made
 
 
 def first_rows(data: Data, count: int = 2) -> Any:

@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
+from temperance.engine.outputs import arguments
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DenseBlock
 from temperance.model.priors import BoundPrior, GaussianDensity
@@ -143,6 +144,8 @@ class SubspaceNetwork(nn.Module):
         """The network's answer at c + B z."""
         theta = self._frame.centre + self._frame.basis @ self.z
         values = {e.name: theta[e.start : e.stop].reshape(e.shape) for e in self.entries}
+        if kwargs and not args:
+            args, kwargs = arguments(self.network, kwargs)
         return functional_call(self.network, values, args, kwargs)
 
 

@@ -48,7 +48,7 @@ class EvidenceTerms(Value):
     counted: float
     effective: float
     prior_mean: Tensor | None = None
-    num_targets: int = 0
+    num_targets: float = 0
     noise: float | None = None
     dense: bool = False
     tempered: bool = False

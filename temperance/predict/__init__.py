@@ -11,7 +11,7 @@ from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import check_seed
 from temperance.data.data import Data, _as_inputs
-from temperance.data.sources import named_tensors
+from temperance.data.sources import map_tensors, named_tensors
 from temperance.engine.engine import Engine
 from temperance.posteriors.base import Posterior
 from temperance.predict import linearised_reals as _linearised_reals  # noqa: F401  it puts itself into LINEARISED
@@ -21,6 +21,7 @@ from temperance.predict.classes import CategoryPredictive, ClassPredictive
 from temperance.predict.counts import CountPredictive
 from temperance.predict.linearised import LINKS, predict_linearised
 from temperance.predict.monotone import Log, Monotone, MonotonePredictive
+from temperance.predict.positions import CategoryPositionPredictive, PositionPredictive, ValuePositionPredictive
 from temperance.predict.predictive import PREDICTIVES, SCORES, Predictive, evaluate
 from temperance.predict.quantities import ValuePredictive
 from temperance.predict.reals import RealPredictive
@@ -61,18 +62,20 @@ def predict(
         raise ArgumentError(
             f"`posterior` must be over the target's {engine.layout.size} parameters; got {posterior.size}."
         )
+    inputs = engine.target.cast(inputs)
+    engine = engine.on(engine.target.shaped(lambda: map_tensors(lambda t: t[:1], inputs)))
     kind = PREDICTIVES.of(engine.likelihood.outcome)
     by = posterior.predicts if by is None else by
     if by not in ("network", *LINKS):
         raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {by!r}.")
     if by != "network":
         return predict_linearised(
-            engine, posterior, engine.target.cast(inputs), kind, by, draws, seed, check_count(batch_size, "batch_size")
+            engine, posterior, inputs, kind, by, draws, seed, check_count(batch_size, "batch_size")
         )
     source = OutputSource(
         engine,
         posterior.nodes(draws, seed),
-        engine.target.cast(inputs),
+        inputs,
         batch_size=check_count(batch_size, "batch_size"),
     )
     return kind(source, engine.likelihood)
@@ -82,6 +85,7 @@ __all__ = [
     "PREDICTIVES",
     "SCORES",
     "AffinePredictive",
+    "CategoryPositionPredictive",
     "CategoryPredictive",
     "ClassPredictive",
     "CountPredictive",
@@ -89,8 +93,10 @@ __all__ = [
     "Monotone",
     "MonotonePredictive",
     "OutputSource",
+    "PositionPredictive",
     "Predictive",
     "RealPredictive",
+    "ValuePositionPredictive",
     "ValuePredictive",
     "evaluate",
     "from_outputs",

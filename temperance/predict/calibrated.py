@@ -57,7 +57,8 @@ def from_outputs(
     """The predictive of members' outputs that come from anywhere, another library say.
 
     Args:
-        outputs: S × rows × outputs (logits for classes), or rows × outputs of a single network.
+        outputs: S × rows × outputs (logits for classes), or rows × outputs of a single network; under ``PerPosition``
+            S × rows × positions × numbers, as the networks gave them.
         likelihood: what the outputs mean.
         weights: of the S members; equal unless given.
         learned: what the likelihood has learned, each with S first.
@@ -69,6 +70,8 @@ def from_outputs(
     made = torch.as_tensor(outputs).detach()
     made = made if made.is_floating_point() else made.float()
     made = made.unsqueeze(0) if made.dim() == 2 else made
+    if isinstance(likelihood, Likelihood) and made.dim() > 3:
+        likelihood, made = likelihood.shaped(lambda: made[0]), likelihood.arrange(made, 2)
     if made.dim() != 3 or 0 in made.shape or not bool(torch.isfinite(made).all()):
         raise ArgumentError(f"`outputs` must be finite, members × rows × outputs; got shape {tuple(made.shape)}.")
     if not isinstance(likelihood, Likelihood):
@@ -193,6 +196,9 @@ class MovedPredictive(ClassPredictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """log q(y) per row; of several yes/no labels, the sum over labels."""
+        soft = self._expected_log_prob(y)
+        if soft is not None:
+            return soft
         engine, p = self._targets(y), self.probs
         if not self.exclusive:
             return (torch.special.xlogy(engine, p) + torch.special.xlog1py(1 - engine, -p)).sum(-1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from temperance.core.checks import check_level
+from temperance.core.errors import ArgumentError
 from temperance.core.outcomes import Categories, Classes
 from temperance.predict import scores
 from temperance.predict.predictive import PREDICTIVES, SCORES, Predictive
@@ -35,6 +36,26 @@ class CategoryPredictive(Predictive):
     def exclusive(self) -> bool:
         """Whether exactly one class is true, or each label on its own."""
         return self.outcome.exclusive
+
+    def log_prob(self, y: Any) -> Tensor:
+        """log p(y | x, D) per row; of class probabilities (rows × classes), Σ_c y_c log p(c | x, D)."""
+        soft = self._expected_log_prob(y)
+        return super().log_prob(y) if soft is None else soft
+
+    def _expected_log_prob(self, y: Any) -> Tensor | None:
+        """Over the classes, where the targets are probabilities of these."""
+        targets = self._targets(y)
+        if not self.exclusive or not targets.is_floating_point():
+            return None
+        every = [self.log_prob(torch.full((len(self),), k)) for k in range(targets.shape[1])]
+        return torch.where(targets > 0, targets * torch.stack(every, dim=1), 0.0).sum(1)
+
+    def known_classes(self, y: Any) -> Tensor:
+        """Prepared targets, each a class (or yes/no labels): refused where they are probabilities."""
+        targets = self._targets(y)
+        if self.exclusive and targets.is_floating_point():
+            raise ArgumentError("`y` must hold a class for each row here, not class probabilities.")
+        return targets
 
     def entropy(self) -> Tensor:
         """Entropy of the averaged probabilities; of several yes/no labels, the sum over labels."""
@@ -77,8 +98,9 @@ class ClassPredictive(CategoryPredictive):
 
 
 def class_scores(predictive: CategoryPredictive, y: Tensor) -> dict[str, float]:
-    """``accuracy``, ``brier`` and ``ece`` of classes."""
-    probs, labels = predictive.probs, y.reshape(-1)
+    """``accuracy``, ``brier`` and ``ece`` of classes; expected ones, where y has probabilities of classes."""
+    probs = predictive.probs
+    labels = y if y.is_floating_point() and y.shape == probs.shape else y.reshape(-1)
     return {
         "accuracy": scores.accuracy(probs, labels),
         "brier": scores.brier(probs, labels),

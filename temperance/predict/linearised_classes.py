@@ -67,6 +67,9 @@ class LinearisedClassPredictive(LinearisedMixin, ClassPredictive):
         """log p(y | x, D) per row, by the link."""
         if self.link == "points":
             return super().log_prob(y)
+        soft = self._expected_log_prob(y)
+        if soft is not None:
+            return soft
         engine = self._targets(y)
         parts = []
         for rows, means, covariances in self._marginals():

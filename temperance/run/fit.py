@@ -140,13 +140,13 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
 def _after_training(target: Target, start: nn.Module | None, data: Data, tell: bool) -> Target:
     """Of a network that comes trained: with the noise that its residuals have, not that of targets never looked at."""
     theta = target.initial_theta() if start is None else target.theta_of(start)
-    engine, outputs, targets = Engine(target, data), [], []
+    engine, outputs, targets = Engine(target, data), [], []  # in the order in which the data have weights
     with torch.no_grad():
         for batch in data.full_pass():
             outputs.append(engine.outputs(theta.unsqueeze(0), batch.to(target.device).x)[0])
             targets.append(batch.y.to(target.device))
     found, y = torch.cat(outputs), torch.cat(targets)
-    settled = target.settled(found, y)
+    settled = target.settled(found, y, data.weights)
     if tell and settled is not target:
         noise = settled.likelihood.variance(found, settled.learned_start).mean(0).sqrt()
         warnings.warn(

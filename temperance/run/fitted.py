@@ -91,7 +91,8 @@ class Fitted:
     def evaluate(self, data: Any, *, draws: int | None = None, by: str | None = None) -> dict[str, float]:
         """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
         values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval; for any other
-        outcome what is registered in :data:`temperance.predict.SCORES`."""
+        outcome what is registered in :data:`temperance.predict.SCORES`. Where rows have positions these are scores of
+        the positions that count, and ``row_log_loss`` is that of whole rows. Weights of rows are left aside."""
         known = Data.of(data)
         return evaluate(self.predict(known.x, draws=draws, by=by), known.y)
 

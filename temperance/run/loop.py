@@ -63,10 +63,8 @@ class Loop:
         self.every = every
         self.state: Any = None
         self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})
-        self.epoch_loss: list[float] = [
-            0.0,
-            0.0,
-        ]  # of rows: the sum of losses and the number, within the epoch under way
+        # Of rows: the sum of losses and the number, within the epoch under way.
+        self.epoch_loss: list[float] = [0.0, 0.0]
         self.finished: Fitted | None = None
         self.torn = False
         self.given: tuple[Data | None, Data | None] = (None, None)  # as the caller brought them, for reports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -11,10 +12,10 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
-from temperance.core.outcomes import Classes, Counts, Labels, Quantities
+from temperance.core.outcomes import ByPosition, Classes, Counts, Labels, Quantities
 from temperance.core.registry import ByOutcome
 from temperance.core.seeds import generator
-from temperance.model.likelihoods import Likelihood, QuantityLikelihood
+from temperance.model.likelihoods import Likelihood, PerPosition, QuantityLikelihood
 from temperance.model.priors import Prior
 from temperance.model.theta import Layout
 from temperance.testing.checks import Report
@@ -165,8 +166,7 @@ def _check_moments(
     false_alarm: float,
 ) -> None:
     mean, variance = likelihood.mean(outputs, learned), likelihood.variance(outputs, learned)
-    exclusive = isinstance(likelihood.outcome, Classes)
-    values = nn.functional.one_hot(y, outputs.shape[-1]).double() if exclusive else y
+    values = _indicators(likelihood, y, mean.shape[-1])
     limit = critical_value(2 * mean.numel(), false_alarm)
     error = ((values.mean(0) - mean) / (values.var(0) / len(values)).sqrt()).abs().max()
     report.add("mean of draws", float(error) < limit, f"{float(error):.1f} standard errors")
@@ -196,6 +196,27 @@ def _normalised(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tens
 def _total_of_classes(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
     labels = range(outputs.shape[-1])
     return sum(float(likelihood.log_prob(outputs, torch.tensor([k]), learned).exp()) for k in labels)
+
+
+def _indicators(likelihood: Likelihood, y: Tensor, width: int) -> Tensor:
+    """Draws as numbers whose mean is ``likelihood.mean``: of classes, of each class whether it is the one."""
+    if isinstance(likelihood.outcome, Classes):
+        return nn.functional.one_hot(y, width).double()
+    if isinstance(likelihood.outcome, ByPosition) and isinstance(likelihood.outcome.of, Classes):
+        return nn.functional.one_hot(y, width // y.shape[-1]).double().flatten(-2)
+    return y
+
+
+def _total_by_position(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
+    """Over all that the positions of a row may have together; of numbers, those of its first position."""
+    outcome, law = cast(ByPosition, likelihood.outcome), cast(PerPosition, likelihood)
+    if isinstance(outcome.of, Labels):
+        return _total_of_labels(likelihood, outputs, learned)
+    width = outputs.shape[-1] // math.prod(law.positions)
+    if not isinstance(outcome.of, Classes):
+        return TOTALS.of(outcome.of)(law.each, outputs[:, :width], learned)
+    every = torch.cartesian_prod(*[torch.arange(width)] * math.prod(law.positions))
+    return sum(float(likelihood.log_prob(outputs, row.view(1, -1), learned).exp()) for row in every)
 
 
 def _total_of_labels(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
@@ -236,3 +257,4 @@ TOTALS.register(Classes, _total_of_classes)
 TOTALS.register(Labels, _total_of_labels)
 TOTALS.register(Counts, _total_of_counts)
 TOTALS.register(Quantities, _total_of_quantities)
+TOTALS.register(ByPosition, _total_by_position)

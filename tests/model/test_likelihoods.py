@@ -26,6 +26,9 @@ CASES = [
     (tp.Poisson(), 2),
     (tp.StudentT(5.0, 0.7), 1),
     (tp.StudentT(6.0, None, 2), 2),
+    (tp.PerPosition(tp.Categorical(), shape=(3, 3)), 9),
+    (tp.PerPosition(tp.Bernoulli(), shape=(2, 2, 1)), 4),
+    (tp.PerPosition(tp.Normal(0.4), shape=(3, 2)), 6),
 ]
 
 

@@ -70,7 +70,7 @@ class ExportablePredictive(nn.Module):
             count = len(next(iter(values.values())))
             rows = [{name: value[s] for name, value in values.items()} for s in range(count)]
             made = torch.stack([forward.functional(self.network, row, x) for row in rows])
-        return made.unsqueeze(-1) if made.dim() == 2 else made
+        return self.likelihood.arrange(made, 2)
 
     def in_units(self, y: Tensor) -> Tensor:
         """Back from the standardised targets that were learned."""

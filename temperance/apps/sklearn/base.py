@@ -12,15 +12,16 @@ from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, threads_for, training
 from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
 from temperance.core.checks import check_count, check_level
-from temperance.core.errors import ArgumentError, StoreError, TemperanceWarning
+from temperance.core.errors import ArgumentError, DataError, StoreError, TemperanceWarning
 from temperance.core.outcomes import Outcome
+from temperance.data.data import Data
 from temperance.inference.base import Inference
 from temperance.judge.calibrate import CalibrationRule, Calibrator
 from temperance.model.likelihoods import Likelihood
@@ -63,8 +64,9 @@ class BayesianEstimator(BaseEstimator):
     input says which rows these are, so that what missing means is learned. Where a column had none in training, one
     that is missing later is taken for the mean, with a warning: how unsure that makes a prediction was not learned.
 
-    X of float32 is learned in float32, anything else in float64, as scikit-learn's own networks do. There is no
-    ``sample_weight``: a weighted likelihood is no likelihood of the data, so its posterior would not mean what it says.
+    X of float32 is learned in float32, anything else in float64, as scikit-learn's own networks do. A
+    ``sample_weight`` of 2 is the row twice (:class:`temperance.data.Data`), in the standardisation too: the posterior
+    is that of as many rows, so weights should say how often a row was seen, not only which rows matter more.
 
     Attributes: ``fitted_`` is the :class:`temperance.Fitted`, in standardised units; ``calibrator_`` what ``calibrate``
     learned, or ``None``; ``n_features_in_`` and ``feature_names_in_`` as always.
@@ -85,7 +87,7 @@ class BayesianEstimator(BaseEstimator):
     fitted_: Fitted
     calibrator_: Calibrator | None
     n_features_in_: int
-    _seen: tuple[np.ndarray, np.ndarray]
+    _seen: tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
     def __init__(
         self,
@@ -120,10 +122,22 @@ class BayesianEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------ learning
 
-    def _learn(self, x: np.ndarray, y: np.ndarray, outputs: int, likelihood: Likelihood | None) -> None:
-        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs)."""
+    def _learn(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        outputs: int,
+        likelihood: Likelihood | None,
+        weights: np.ndarray | None = None,
+    ) -> None:
+        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says."""
         method = self._method()
         rule = self._calibration_rule()
+        if rule is not None and weights is not None:
+            raise ArgumentError(
+                "`calibrate` must be None where rows have weights: it looks at held-out rows that count once each, and "
+                "would take back what the weights did."
+            )
         if self.draws is not None:
             check_count(self.draws, "draws")
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -131,15 +145,16 @@ class BayesianEstimator(BaseEstimator):
         dtype = "float32" if device.type == "mps" else x.dtype.name  # mps has no float64
         hidden = check_hidden(self.hidden)
         train, held = self._split(y, seed, rule is not None)
-        self._x_units = _units(x[train]) if self.standardise else None
-        self._fill, self._gaps = _units(x[train])[0], np.flatnonzero(np.isnan(x[train]).any(0))
+        shares = None if weights is None else weights[train]
+        self._x_units = _units(x[train], shares) if self.standardise else None
+        self._fill, self._gaps = _units(x[train], shares)[0], np.flatnonzero(np.isnan(x[train]).any(0))
         inputs = x.shape[1] + len(self._gaps)
         blueprint = Blueprint(self._outcome, inputs, outputs, hidden, dtype, seed, check_factory(self.network))
         target = blueprint.target(likelihood, self.prior).to(device)
-        self._y_units = _units(y[train]) if self.standardise and self._outcome.has_units else None
+        self._y_units = _units(y[train], shares) if self.standardise and self._outcome.has_units else None
         self._blueprint = blueprint
         epochs, batch_size = training(len(train), self._outcome)
-        data = (self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)))
+        data = Data(self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)), weights=shares)
         size = batch_size if self.batch_size is None else self.batch_size
         work = int(size) * max((inputs, *hidden)) * method.facts().streams if self.network is None else 2**30
         with warnings.catch_warnings(), threads_for(work):
@@ -231,12 +246,18 @@ class BayesianEstimator(BaseEstimator):
             made = np.concatenate([made, gaps[:, self._gaps]], axis=1)
         return torch.from_numpy(made.astype(self._blueprint.dtype, copy=False))
 
-    def _also(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _also(
+        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The rows seen so far with these after them; they are kept for the next time."""
         if hasattr(self, "_seen"):
-            x, y = np.concatenate([self._seen[0], x]), np.concatenate([self._seen[1], y])
-        self._seen = (x, y)
-        return x, y
+            old_x, old_y, old = self._seen
+            if weights is not None or old is not None:
+                parts = [np.ones(len(rows)) if w is None else w for rows, w in ((old_x, old), (x, weights))]
+                weights = np.concatenate(parts)
+            x, y = np.concatenate([old_x, x]), np.concatenate([old_y, y])
+        self._seen = (x, y, weights)
+        return x, y, weights
 
     def _goes_on(self) -> bool:
         """Whether rows were seen before."""
@@ -343,10 +364,10 @@ class BayesianEstimator(BaseEstimator):
         return made
 
 
-def _units(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _units(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and scale of each column, over what is not missing; scale 1 for columns that do not vary."""
     with np.errstate(invalid="ignore"):  # a column that is missing everywhere
-        scaler = StandardScaler().fit(values)
+        scaler = StandardScaler().fit(values, sample_weight=weights)
     mean, scale = (np.asarray(part, dtype=np.float64) for part in (scaler.mean_, scaler.scale_))
     return np.nan_to_num(mean), np.where(np.isnan(scale), 1.0, scale)
 
@@ -354,6 +375,16 @@ def _units(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _standard(values: np.ndarray, units: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
     """Columns shifted and scaled, in float64; a copy without ``units``."""
     return np.array(values) if units is None else (values.astype(np.float64) - units[0]) / units[1]
+
+
+def row_weights(sample_weight: Any, x: np.ndarray) -> np.ndarray | None:
+    """Numbers from 0 on, one a row; ``None`` where there are none."""
+    if sample_weight is None:
+        return None
+    made: np.ndarray = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    if not made.sum() > 0:
+        raise DataError("`sample_weight` must not be zero for all rows: there would be nothing to learn from.")
+    return made
 
 
 def as_array(value: Tensor) -> np.ndarray:

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Categories, Classes, Labels, Outcome
 from temperance.judge.calibrate import CalibrationRule, Isotonic, Temperature, Vector
@@ -23,7 +24,9 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
 
     ``calibrate`` is ``"temperature"``, ``"vector"``, ``"isotonic"``, or a rule of :mod:`temperance.judge.calibrate`.
     ``classes_`` holds the labels in the order of the columns of ``predict_proba``; of yes/no labels their numbers, and
-    ``predict_proba`` has the probability that each is true.
+    ``predict_proba`` has the probability that each is true. ``class_weight`` is a dict of how often rows of each label
+    count, or ``"balanced"``, which gives all labels the same share: probabilities are then those of such data, not of
+    data as they come.
 
     How it compares, both sides with their own defaults (two times five folds, columns standardised): log-loss 0.089 ±
     0.008 on breast cancer and 0.172 ± 0.006 on wine, ``MLPClassifier()`` 0.081 ± 0.014 and 0.065 ± 0.005; accuracy
@@ -49,14 +52,50 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
     }
     classes_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows of X and their labels y, of any kind."""
+    def __init__(
+        self,
+        method: Any = "default",
+        *,
+        hidden: Any = (50, 50),
+        network: Any = None,
+        prior: Any = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        standardise: bool = True,
+        class_weight: Any = None,
+        calibrate: Any = None,
+        validation_fraction: float = 0.1,
+        draws: int | None = None,
+        random_state: Any = None,
+        device: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            method,
+            hidden=hidden,
+            network=network,
+            prior=prior,
+            epochs=epochs,
+            batch_size=batch_size,
+            standardise=standardise,
+            calibrate=calibrate,
+            validation_fraction=validation_fraction,
+            draws=draws,
+            random_state=random_state,
+            device=device,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows of X and their labels y, of any kind; ``sample_weight`` says how often each row counts."""
         self._forget()
-        x, labels = self._also(*self._checked_rows(X, y, first=True))
-        self._learn_labels(x, labels, np.unique(labels) if labels.ndim == 1 else np.arange(labels.shape[1]))
+        x, labels = self._checked_rows(X, y, first=True)
+        classes = np.unique(labels) if labels.ndim == 1 else np.arange(labels.shape[1])
+        self._learn_labels(*self._also(x, labels, row_weights(sample_weight, x)), classes)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from these rows and all that came before: the posterior given every row, as :meth:`fit` on all of them
         would find it. Rows are kept in memory for that (and not saved), and it takes longer the more there are.
 
@@ -72,7 +111,7 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
             raise DataError(f"`y` must hold labels that `classes` named; got {new!r}.")
         if not first and labels.ndim != self._seen[1].ndim:
             raise DataError("`y` must be of the kind that it was in the first call of partial_fit.")
-        self._learn_labels(*self._also(x, labels), known)
+        self._learn_labels(*self._also(x, labels, row_weights(sample_weight, x)), known)
         return self
 
     def _checked_rows(self, X: Any, y: Any, first: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -90,16 +129,19 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
             )
         return x, labels
 
-    def _learn_labels(self, x: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> None:
+    def _learn_labels(self, x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, classes: np.ndarray) -> None:
         self.classes_ = classes
+        if self.class_weight is not None:
+            each = compute_sample_weight(self.class_weight, labels)
+            weights = each if weights is None else each * weights
         if labels.ndim == 2:
             self._outcome = Labels()
-            self._learn(x, labels.astype(np.float64), labels.shape[1], None)
+            self._learn(x, labels.astype(np.float64), labels.shape[1], None, weights)
             return
         if len(classes) < 2:
             raise DataError(f"`y` must hold at least two classes; got 1 class, {classes[0]!r}.")
         self._outcome = Classes()
-        self._learn(x, np.searchsorted(classes, labels).astype(np.int64), len(classes), None)
+        self._learn(x, np.searchsorted(classes, labels).astype(np.int64), len(classes), None, weights)
 
     @property
     def _several(self) -> bool:

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.outcomes import Counts, Outcome, Reals
@@ -30,20 +30,22 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
     def _likelihood(self, columns: int) -> Likelihood | None:
         return None
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows of X and targets y: a number, or several, for each row."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows of X and targets y: a number, or several, for each row; ``sample_weight`` says how often each
+        row counts."""
         self._forget()
-        self._learn_values(*self._also(*self._checked_rows(X, y, first=True)))
+        x, given = self._checked_rows(X, y, first=True)
+        self._learn_values(*self._also(x, given, row_weights(sample_weight, x)))
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from these rows and all that came before: the posterior given every row, as :meth:`fit` on all of them
         would find it. Rows are kept in memory for that (and not saved), and it takes longer the more there are."""
         first = not self._goes_on()
         x, given = self._checked_rows(X, y, first=first)
         if not first and given.shape[1:] != self._seen[1].shape[1:]:
             raise DataError("`y` must have as many columns as in the first call of partial_fit.")
-        self._learn_values(*self._also(x, given))
+        self._learn_values(*self._also(x, given, row_weights(sample_weight, x)))
         return self
 
     def _checked_rows(self, X: Any, y: Any, first: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -53,7 +55,7 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
         )  # fmt: skip
         return x, given
 
-    def _learn_values(self, x: np.ndarray, given: np.ndarray) -> None:
+    def _learn_values(self, x: np.ndarray, given: np.ndarray, weights: np.ndarray | None) -> None:
         self._flat = given.ndim == 1
         targets = given.reshape(len(given), -1).astype(np.float64)
         if self._outcome.has_units and bool((targets == targets[0]).all(0).any()):
@@ -62,7 +64,7 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
                 TemperanceWarning,
                 stacklevel=2,
             )
-        self._learn(x, targets, targets.shape[1], self._likelihood(targets.shape[1]))
+        self._learn(x, targets, targets.shape[1], self._likelihood(targets.shape[1]), weights)
 
     def _shaped(self, value: Tensor) -> np.ndarray:
         made = as_array(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from temperance.decide.conformal.quantile import (
     conformal_rank,
     weighted_quantile,
 )
-from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, PositionPredictive, Predictive, ValuePredictive
 
 
 class ConformalRule(Value, ABC):
@@ -72,14 +72,39 @@ class ConformalRule(Value, ABC):
             weights: likelihood ratios of new inputs to calibration inputs, one a row, where they are distributed
                 differently (Tibshirani et al. 2019); then ``sets`` and ``interval`` want those of the new rows.
             seed: of randomised scores and of the split on which RAPS tunes.
+
+        Where rows have positions (``PerPosition``), rows are exchangeable but the positions of one row are not
+        independent of each other. Each row then has one vote, which its positions share (Lee, Barber & Willett 2023):
+        with m_i positions of row i that count, the threshold is the least t with
+
+            Σ_i (1/m_i) #{p: s_ip ≤ t} ≥ level · (n + 1).
+
+        Of a new row, a position chosen at random among those that count is then covered with probability ``level`` at
+        least: that share of its positions, on average over rows; not every position at once, nor any one of them.
         """
         if groups is not None:
             raise ArgumentError(f"`groups` are for Mondrian: use Mondrian({type(self).__name__}(...)).calibrate(...).")
+        if isinstance(predictive, PositionPredictive):
+            if weights is not None:
+                raise ArgumentError("`weights` are for rows of one target; they cannot be given with positions.")
+            return _by_position(self, predictive, y, check_level(level), check_seed(seed))
         rule, scores, used = scored(self, predictive, y, check_level(level), check_seed(seed))
         mass = None if weights is None else check_weights(weights, len(predictive), predictive.weights)[used]
         if mass is not None and float(mass.sum()) <= 0:
             raise DataError("`weights` must not all be zero.")
         return Conformal(rule, level, (scores,), mass, None, seed)
+
+
+def _by_position(rule: ConformalRule, predictive: PositionPredictive, y: Any, level: float, seed: int) -> Conformal:
+    flat, targets, row = predictive.known(y)
+    made, scores, used = scored(rule, flat, targets, level, seed)
+    if not bool(used.all()):
+        raise ArgumentError(
+            f"{type(rule).__name__} chooses its own settings on rows that it then leaves out, and the positions of a "
+            "row cannot be told apart so: give them, e.g. RAPS(penalty=0.01, rank=2), or use Split or APS."
+        )
+    mass = row.bincount(minlength=len(predictive)).double().reciprocal()[row]
+    return Conformal(made, level, (scores,), mass, None, seed, by_position=True)
 
 
 def scored(
@@ -119,6 +144,7 @@ class Conformal(Value):
     groups: tuple[Any, ...] | None = None
     seed: int = 0
     per_class: bool = False
+    by_position: bool = False
 
     def __repr__(self) -> str:
         counts = ", ".join(str(len(s)) for s in self.scores[:5]) + (", …" if len(self.scores) > 5 else "")
@@ -128,6 +154,8 @@ class Conformal(Value):
     def thresholds(self) -> Tensor:
         """The score up to which a target is kept: groups (× outputs); of weighted rows there is one for each new row
         instead."""
+        if self.by_position and self.weights is not None:
+            return weighted_quantile(self.scores[0], self.weights, torch.ones_like(self.weights[:1]), self.level)
         if self.weights is not None:
             raise ArgumentError("with `weights` the threshold differs from row to row; see `interval` and `sets`.")
         return torch.stack([conformal_quantile(scores, self.level) for scores in self.scores])
@@ -137,11 +165,12 @@ class Conformal(Value):
         """What a user should know: groups with too few rows for the level."""
         made = []
         for k, scores in enumerate(self.scores):
-            if conformal_rank(len(scores), self.level) > len(scores):
+            rows = round(float(self.weights.sum())) if self.by_position and self.weights is not None else len(scores)
+            if conformal_rank(rows, self.level) > rows:
                 where = "" if self.groups is None else f" of group {self.groups[k]!r}"
                 least = math.ceil(self.level / (1 - self.level) - 1e-9)
                 made.append(
-                    f"{len(scores)} calibration rows{where} are too few for level {self.level}, which needs {least}: "
+                    f"{rows} calibration rows{where} are too few for level {self.level}, which needs {least}: "
                     "the set is full, the interval infinite."
                 )
         return tuple(made)
@@ -183,12 +212,18 @@ class Conformal(Value):
     def sets(
         self, predictive: Predictive, groups: Any = None, *, weights: Any = None, allow_empty: bool = True
     ) -> Tensor:
-        """The classes that are kept, a mask of rows × classes (of a yes/no label: no, yes).
+        """The classes that are kept, a mask of rows (× positions) × classes (of a yes/no label: no, yes).
 
         A set may be empty: no class is likely enough. ``allow_empty=False`` then keeps the most probable class, which
         covers no less. Randomised rules draw one number a row, a function of its inputs and the seed: it is the
         same whether rows come one by one or together.
         """
+        if isinstance(predictive, PositionPredictive):
+            shares = self._shares(predictive, groups, weights)
+            return predictive.place(
+                replace(self, by_position=False).sets(predictive.flat, None, weights=shares, allow_empty=allow_empty)
+            )
+        self._refuse_rows()
         if not isinstance(predictive, CategoryPredictive):
             raise ArgumentError(f"`predictive` must be that of classes; got {type(predictive).__name__}. See interval.")
         probs = probabilities(predictive)
@@ -202,9 +237,28 @@ class Conformal(Value):
     def interval(self, predictive: Predictive, groups: Any = None, *, weights: Any = None) -> tuple[Tensor, Tensor]:
         """The ends of the interval, each rows × outputs; of counts they are whole numbers. Each output is covered at
         the level on its own."""
+        if isinstance(predictive, PositionPredictive):
+            shares = self._shares(predictive, groups, weights)
+            low, high = replace(self, by_position=False).interval(predictive.flat, None, weights=shares)
+            return predictive.place(low), predictive.place(high)
+        self._refuse_rows()
         known = check_values(predictive)
         threshold = self._row_thresholds(known, groups, weights)
         return finish(known, *self.rule.value_bounds(known, threshold, self.level))
+
+    def _shares(self, predictive: PositionPredictive, groups: Any, weights: Any) -> Tensor:
+        """One vote for the new row, for each of its positions: the calibration rows have one each."""
+        if not self.by_position:
+            raise ArgumentError("`predictive` has positions, but the rule was calibrated on rows without.")
+        if groups is not None or weights is not None:
+            raise ArgumentError(
+                "`groups` and `weights` are for rows of one target; they cannot be given with positions."
+            )
+        return torch.ones(len(predictive.flat), dtype=torch.float64)
+
+    def _refuse_rows(self) -> None:
+        if self.by_position:
+            raise ArgumentError("`predictive` must have positions: the rule was calibrated on rows that have.")
 
 
 def every_class_score(rule: ConformalRule, predictive: Predictive, seed: int) -> Tensor:
@@ -278,12 +332,17 @@ def probabilities(predictive: CategoryPredictive) -> Tensor:
 
 def class_labels(predictive: CategoryPredictive, y: Any) -> Tensor:
     """Class numbers, one a row."""
-    target = predictive._targets(y)
+    target = predictive.known_classes(y)
     return target if predictive.exclusive else target[:, 0].long()
 
 
 def check_predictive(predictive: Any) -> None:
     """Something to calibrate on."""
+    if isinstance(predictive, PositionPredictive):
+        raise ArgumentError(
+            "`predictive` has positions, and those of a row are not exchangeable with those of another one by one: "
+            "calibrate Split, APS, NormalisedResidual or CQR, which know of them."
+        )
     if not isinstance(predictive, CategoryPredictive | ValuePredictive):
         raise ArgumentError(f"`predictive` must be a temperance Predictive; got {type(predictive).__name__}.")
 

@@ -273,6 +273,8 @@ def visitor(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGra
             for accumulator in accumulators:
                 accumulator.begin(batch)
         for column in batch.cotangents:
+            if batch.partial and not bool(column.any()):
+                continue  # no target of this batch speaks of it
             gradients = batch.flow.gradients(column) if sweep.capture.layers else []
             with torch.no_grad():
                 for accumulator in by_layer:

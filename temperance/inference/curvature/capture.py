@@ -170,16 +170,19 @@ class Capture:
 
         handles = [layer.module.register_forward_hook(hook(k), with_kwargs=True) for k, layer in enumerate(wanted)]
         try:
-            outputs = forward.call(self.network, x)
+            outputs = self.outputs(x)
         finally:
             for handle in handles:
                 handle.remove()
-        outputs = outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs
         flow = CapturedPass(outputs, calls, first_tensor(x).shape[0])
         for layer, made in zip(wanted, calls, strict=True):
             if layer.name in self._repeats and self._repeats[layer.name] != _repeats(made, flow.rows):
                 raise RuleBroken(layer)
         return flow
+
+    def outputs(self, x: Inputs) -> Tensor:
+        """B × C."""
+        return self.engine.likelihood.arrange(forward.call(self.network, x))
 
     def leave(self, layer: Layer) -> None:
         """Speak for ``layer`` no more: its parameters go to ``rest``."""
@@ -208,7 +211,7 @@ class Capture:
         with self.attached():
             flow = self.run(x)
             with torch.no_grad():
-                again = forward.call(self.network, x).reshape(flow.outputs.shape)
+                again = self.outputs(x)
             if not torch.allclose(flow.outputs.detach(), again, rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise NetworkError(
                     "the network must be deterministic in evaluation mode, but two passes over the same rows differ: "
@@ -246,7 +249,7 @@ class Capture:
     @torch.no_grad()
     def _refuse_mixing(self, x: Inputs, outputs: Tensor) -> None:
         """The curvature is a sum over examples only if one example's outputs do not depend on another."""
-        alone = forward.call(self.network, map_tensors(lambda t: t[:1], x)).reshape(outputs[0].shape)
+        alone = self.outputs(map_tensors(lambda t: t[:1], x))[0]
         size = float(outputs.abs().max())
         if float((alone - outputs[0]).abs().max()) > 0.01 * size + 1e-5:
             raise NetworkError(

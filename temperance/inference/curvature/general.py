@@ -41,11 +41,12 @@ class GeneralGradients:
     def _at_once(self, x: Inputs, cotangents: Tensor) -> Tensor:
         theta = self.capture.theta
         values = {e.name: theta[e.start : e.stop].view(e.shape) for e in self.entries}
-        network = self.capture.network
+        network, arrange = self.capture.network, self.capture.engine.likelihood.arrange
 
         def one(inputs: Inputs, rows: Tensor) -> Tensor:
             def outputs(chosen: dict[str, Tensor]) -> Tensor:
-                return forward.functional(network, chosen, map_tensors(lambda t: t.unsqueeze(0), inputs)).reshape(-1)
+                made = forward.functional(network, chosen, map_tensors(lambda t: t.unsqueeze(0), inputs))
+                return arrange(made).reshape(-1)
 
             pull = vjp(outputs, values)[1]
             (found,) = vmap(pull)(rows)
@@ -59,7 +60,7 @@ class GeneralGradients:
         made = cotangents.new_empty(cotangents.shape[0], cotangents.shape[1], self.size)
         for n in range(cotangents.shape[1]):
             row = map_tensors(lambda t, n=n: t[n : n + 1], x)  # type: ignore[misc]
-            outputs = forward.call(self.capture.network, row).reshape(-1)
+            outputs = self.capture.outputs(row).reshape(-1)
             for k in range(len(cotangents)):
                 parts = torch.autograd.grad(
                     outputs, parameters, cotangents[k, n], retain_graph=True, materialize_grads=True

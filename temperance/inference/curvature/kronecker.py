@@ -29,12 +29,24 @@ class KroneckerAccumulator(Accumulator):
         self._a: Tensor | None = None
         self._g: Tensor | None = None
         self._unreduced: Tensor | float = 0.0
-        self._rows = 0
+        self._rows = 0.0
         self._each = 0  # numbers of one example's input rows
+        self._live: Tensor | None = None  # of a batch with outputs that do not count: the rows that lead to others
         self._made: list[KroneckerBlock] = []
 
     def begin(self, batch: BatchGradients) -> None:
-        """A, some examples at a time where a convolution has many places."""
+        """A; at the end of the batch, where only its columns tell which rows count."""
+        self._live = None
+        if not batch.partial:
+            self._inputs(batch)
+
+    def end(self, batch: BatchGradients) -> None:
+        """See :class:`Accumulator`."""
+        if self._live is not None:
+            self._inputs(batch)
+
+    def _inputs(self, batch: BatchGradients) -> None:
+        """Some examples at a time where a convolution has many places."""
         inputs = batch.flow.calls[self.source.number].inputs
         if not self._each:
             first = self.layer.input_rows([chunk(value, 0, 1, batch.rows) for value in inputs], 1)
@@ -42,19 +54,35 @@ class KroneckerAccumulator(Accumulator):
         step = max(1, CHUNK // self._each)
         for start in range(0, batch.rows, step):
             count = min(step, batch.rows - start)
-            self._add_inputs([chunk(value, start, count, batch.rows) for value in inputs], count)
+            live = None if self._live is None else self._live[start : start + count]
+            weights = None if batch.weights is None else batch.weights[start : start + count]
+            self._add_inputs([chunk(value, start, count, batch.rows) for value in inputs], count, live, weights)
 
-    def _add_inputs(self, inputs: list[Tensor], rows: int) -> None:
+    def _add_inputs(self, inputs: list[Tensor], rows: int, live: Tensor | None, weights: Tensor | None) -> None:
         a = self.layer.input_rows(inputs, rows)
-        if self.reduce:
-            a = a.mean(2, keepdim=True)
-        flat = a.flatten(1, 2)
-        self._rows += flat.shape[1]
+        if live is None:
+            flat = (a.mean(2, keepdim=True) if self.reduce else a).flatten(1, 2)
+        elif self.reduce:
+            some = live.any(1)  # examples
+            shares = live[some].to(a) / live[some].sum(1, keepdim=True)
+            flat = (a[:, some] * shares.unsqueeze(-1)).sum(2)
+        else:
+            flat = a[:, live]
+        if weights is None:
+            self._rows += flat.shape[1]
+        else:
+            each = weights.unsqueeze(1).expand(rows, 1 if self.reduce else a.shape[2])
+            each = each.flatten() if live is None else weights[some] if self.reduce else each[live]
+            self._rows += float(each.sum())
+            flat = flat * each.sqrt().unsqueeze(-1).to(flat)
         self._a = _add_moment(self._a, flat, self.limit, self.source.name, "inputs")
 
     def column(self, batch: BatchGradients, gradients: list[list[Tensor]], column: Tensor) -> None:
         """G."""
         g = self.layer.output_rows(gradients[self.source.number], batch.rows)
+        if batch.partial:
+            found = (g != 0).any(-1).any(0)
+            self._live = found if self._live is None else self._live | found
         if self.reduce:
             self._unreduced = self._unreduced + g.square().sum()
             g = g.sum(2, keepdim=True)
@@ -72,7 +100,7 @@ class KroneckerAccumulator(Accumulator):
                 g = check_finite(self._g[group], self.source.name)
                 has_bias = self.layer.has_bias
                 scales = separable(take(self.prior_precision, places), len(g), len(a), has_bias, self.source.name)
-                self._made.append(kronecker_block(places, a, g, *scales, has_bias, float(self._rows)))
+                self._made.append(kronecker_block(places, a, g, *scales, has_bias, self._rows))
         return list(self._made)
 
     def _warn_if_cancelled(self, g: Tensor) -> None:
@@ -183,11 +211,24 @@ class WordAccumulator(Accumulator):
         self._counts = torch.zeros(words, dtype=prior_precision.dtype, device=prior_precision.device)
         self._g = torch.zeros(width, width, dtype=prior_precision.dtype, device=prior_precision.device)
         self._made: KroneckerBlock | None = None
+        self._live: Tensor | None = None
 
     def begin(self, batch: BatchGradients) -> None:
-        """Frequencies."""
-        words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows).flatten()
-        counts = torch.bincount(words, minlength=len(self._counts)).to(self._counts)
+        """Frequencies; at the end of the batch, where only its columns tell which words count."""
+        self._live = None
+        if not batch.partial:
+            self._count(batch)
+
+    def end(self, batch: BatchGradients) -> None:
+        """See :class:`Accumulator`."""
+        if self._live is not None:
+            self._count(batch)
+
+    def _count(self, batch: BatchGradients) -> None:
+        words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows)
+        live = torch.ones_like(words, dtype=torch.bool) if self._live is None else self._live
+        shares = None if batch.weights is None else batch.weights.unsqueeze(1).expand(words.shape)[live]
+        counts = torch.bincount(words[live], shares, minlength=len(self._counts)).to(self._counts)
         if self.layer.module.padding_idx is not None:
             counts[self.layer.module.padding_idx] = 0
         self._counts += counts
@@ -196,6 +237,9 @@ class WordAccumulator(Accumulator):
         """Gradients."""
         words = self.layer.words(batch.flow.calls[self.source.number].inputs, batch.rows)
         g = self.layer.output_rows(gradients[self.source.number], batch.rows)[0]
+        if batch.partial:
+            found = (g != 0).any(-1)
+            self._live = found if self._live is None else self._live | found
         flat = self.layer.without_padding(words, g).flatten(0, 1)
         self._g.addmm_(flat.mT, flat)
 

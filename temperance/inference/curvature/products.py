@@ -81,7 +81,11 @@ def _weigh(sweep: Sweep, batch: BatchGradients, moved: Tensor) -> Tensor:
     """H_n (J_n v): by the likelihood's own product, or column by column."""
     engine = sweep.engine
     if sweep.kind == "ggn":
+        seen = engine.likelihood.seen(batch.y)
+        moved = moved if seen is None else moved * seen
         found = engine.likelihood.fisher_product(batch.flow.outputs.detach(), sweep.learned, moved)
+        found = found if seen is None else found * seen
+        found = found if batch.weights is None else found * batch.weights.unsqueeze(-1).to(found)
         return found / engine.likelihood_temperature
     made = torch.zeros_like(moved)
     for column in batch.cotangents:
@@ -100,7 +104,7 @@ def full_hessian(sweep: Sweep, index: Tensor | None) -> tuple[list[Block], Sums]
 
     def visit(batch: BatchGradients) -> None:
         learned = {name: value.clone().requires_grad_() for name, value in sweep.learned.items()}
-        nll = engine.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned)
+        nll = engine.likelihood.weighed(batch.flow.outputs, batch.y, learned, batch.weights)
         leaves = [*sweep.capture.parameters(), *(learned.values() if sweep.has_learned else ())]
         energy = nll / engine.likelihood_temperature
         gradient = join(torch.autograd.grad(energy, leaves, create_graph=True, materialize_grads=True))

@@ -42,17 +42,20 @@ class BatchCurvature:
         with sweep.capture.attached():
             flow = sweep.capture.run(batch.x)
             learned = {name: value.clone().requires_grad_() for name, value in sweep.learned.items()}
-            nll = engine.likelihood.negative_log_likelihood(flow.outputs, batch.y, learned)
+            nll = engine.likelihood.weighed(flow.outputs, batch.y, learned, batch.weights)
             leaves = [*sweep.capture.parameters(), *learned.values()]
             found = torch.autograd.grad(nll, leaves, retain_graph=True, materialize_grads=True)
             for entry, part in zip(layout.entries, found, strict=True):
                 gradient[entry.start : entry.stop] = part.flatten()
-            columns = sweep.cotangents(flow.outputs.detach(), batch.y, rng)
-            visitor(sweep, list(accumulators))(BatchGradients(batch.x, batch.y, flow, columns))
+            columns = sweep.cotangents(flow.outputs.detach(), batch.y, rng, batch.weights)
+            visitor(sweep, list(accumulators))(
+                BatchGradients(batch.x, batch.y, flow, columns, sweep.partial(batch.y), batch.weights)
+            )
         for accumulator in accumulators:
             block = accumulator.block()
             put(squares, block.places, block.values)
         if sweep.learned:
-            fisher = engine.likelihood.learned_fisher(flow.outputs.detach(), sweep.learned) / temperature
+            fisher = engine.likelihood.weighed_fisher(flow.outputs.detach(), sweep.learned, batch.weights)
+            fisher = fisher / temperature
             squares[layout.network_size :] = fisher.diagonal()
         return float(nll.detach()) / count, gradient.div_(count * temperature), squares.div_(count)

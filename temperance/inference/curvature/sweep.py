@@ -41,6 +41,11 @@ class BatchGradients:
     y: Tensor
     flow: CapturedPass
     cotangents: Iterator[Tensor]
+    partial: bool = False
+    """Whether there are outputs that no target speaks of: a layer's rows that lead to none but these count for nothing,
+    and averages over rows are over the others."""
+    weights: Tensor | None = None
+    """How often each example counts; the columns have its root already."""
 
     @property
     def rows(self) -> int:
@@ -55,7 +60,7 @@ class Sums:
     log_likelihood: float
     gradient: Tensor
     learned_fisher: Tensor | None
-    num_targets: int
+    num_targets: float
 
 
 class Sweep:
@@ -115,11 +120,26 @@ class Sweep:
                 flow = self.capture.run(moved.x)
                 self.num_outputs = flow.outputs.shape[-1]
                 rng = generator(self.seed, "curvature", k, device=self.engine.device)
-                yield BatchGradients(moved.x, moved.y, flow, self.cotangents(flow.outputs.detach(), moved.y, rng))
+                columns = self.cotangents(flow.outputs.detach(), moved.y, rng, moved.weights)
+                yield BatchGradients(moved.x, moved.y, flow, columns, self.partial(moved.y), moved.weights)
                 bar.advance_to(k + 1, float("nan"), last=k + 1 == steps)
 
-    def cotangents(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
-        """Columns, B × C each, of a root of the output Hessian."""
+    def partial(self, y: Tensor) -> bool:
+        """Whether there are outputs that no target speaks of."""
+        seen = self.engine.likelihood.seen(y)
+        return seen is not None and not bool(seen.all())
+
+    def cotangents(
+        self, outputs: Tensor, y: Tensor, rng: torch.Generator, weights: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Columns, B × C each, of a root of the output Hessian; zero at outputs that no target speaks of, and times
+        √w of examples that count w times."""
+        seen = self.engine.likelihood.seen(y)
+        for column in self._columns(outputs, y, rng):
+            made = column if seen is None else column * seen
+            yield made if weights is None else made * weights.sqrt().unsqueeze(-1).to(made)
+
+    def _columns(self, outputs: Tensor, y: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
         likelihood = self.engine.likelihood
         factor = self.engine.likelihood_temperature**-0.5
         if self.kind == "ggn":
@@ -132,25 +152,34 @@ class Sweep:
                 drawn = likelihood.sample(outputs, self.learned, rng)
                 yield factor * likelihood.score(outputs, drawn, self.learned) / math.sqrt(self.samples)
 
+    def _targets(self, batch: BatchGradients) -> float:
+        """How many numbers y there are, as often as they count."""
+        seen = self.engine.likelihood.seen(batch.y)
+        if batch.weights is None:
+            return batch.y.numel() if seen is None else int(seen.sum())
+        each = torch.full_like(batch.weights, batch.y[0].numel()) if seen is None else seen.sum(-1)
+        return float((batch.weights * each).sum())
+
     def add_up(self, visit: Callable[[BatchGradients], None] | None = None) -> Sums:
         """The first pass: log-likelihood, its gradient, and whatever ``visit`` makes of each batch."""
         engine, layout = self.engine, self.engine.layout
         temperature = engine.likelihood_temperature
         gradient = torch.zeros(layout.size, dtype=layout.dtype, device=engine.device)
-        total, targets = 0.0, 0
+        total, targets = 0.0, 0.0
         fisher: Tensor | None = None
         for batch in self.batches():
             learned = {name: value.clone().requires_grad_() for name, value in self.learned.items()}
-            nll = engine.likelihood.negative_log_likelihood(batch.flow.outputs, batch.y, learned) / temperature
+            nll = engine.likelihood.weighed(batch.flow.outputs, batch.y, learned, batch.weights) / temperature
             leaves = [*self.capture.parameters(), *(learned.values() if self.has_learned else ())]
             found = torch.autograd.grad(nll, leaves, retain_graph=True, materialize_grads=True)
             entries = [*self.capture.entries, *(layout[name] for name in learned if self.has_learned)]
             for entry, part in zip(entries, found, strict=True):
                 gradient[entry.start : entry.stop] -= part.flatten()
             total -= float(nll.detach().double())
-            targets += batch.y.numel()
+            targets += self._targets(batch)
             if self.has_learned:
-                part = engine.likelihood.learned_fisher(batch.flow.outputs.detach(), self.learned) / temperature
+                outputs = batch.flow.outputs.detach()
+                part = engine.likelihood.weighed_fisher(outputs, self.learned, batch.weights) / temperature
                 fisher = part if fisher is None else fisher + part
             if visit is not None:
                 visit(batch)

@@ -201,7 +201,8 @@ class GGMC(Sampler):
         """Some rows of the data, at random."""
         assert self.batch_size is not None
         rows = torch.randperm(batch.size, generator=state.rng)[: self.batch_size].to(batch.y.device)
-        return replace(batch, x=map_tensors(lambda t: t[rows], batch.x), y=batch.y[rows], index=None)
+        weights = None if batch.weights is None else batch.weights[rows]
+        return replace(batch, x=map_tensors(lambda t: t[rows], batch.x), y=batch.y[rows], index=None, weights=weights)
 
     def _refresh(self, chain: ChainState, keep: float, spread: float) -> None:
         chain.streams[0].fill_(chain.noise)

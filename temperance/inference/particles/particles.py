@@ -228,18 +228,16 @@ class Particles(Inference[ParticleState]):
 Scored = tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
 
 
-def _score(engine: Engine, f: Tensor, y: Tensor, rows: int, learned: Mapping[str, Tensor]) -> Scored:
+def _score(
+    engine: Engine, f: Tensor, y: Tensor, rows: int, learned: Mapping[str, Tensor], weights: Tensor | None
+) -> Scored:
     """f, and of the batch's mean negative log-likelihood over λ: its gradient at f, itself (times λ), and its gradients
     in what the likelihood learns."""
     f = f.detach().requires_grad_()
     leaves = {name: value.detach().requires_grad_() for name, value in learned.items()}
-    losses = engine.likelihood.negative_log_likelihood(f, y, leaves) / rows
+    losses = engine.likelihood.weighed(f, y, leaves, weights) / rows
     found = torch.autograd.grad(losses.sum() / engine.likelihood_temperature, [f, *leaves.values()])
     return f.detach(), found[0].contiguous(), losses.detach(), dict(zip(leaves, found[1:], strict=True))
-
-
-def _as_matrix(outputs: Tensor, rows_at: int) -> Tensor:
-    return outputs.unsqueeze(-1) if outputs.dim() == rows_at + 1 else outputs
 
 
 class _AtOnce:
@@ -253,10 +251,10 @@ class _AtOnce:
         leaves = self.engine.workspace.stacked_leaves(self.state.theta)
         self.leaves = {e.name: leaves[e.name] for e in layout.network_entries}
         made = forward.at_once(self.engine.network, self.leaves, self.batch.x, stacked_inputs=False)
-        self.outputs = _as_matrix(made, 1)
+        self.outputs = self.engine.likelihood.arrange(made, 2)
         y = self.batch.y.expand(len(made), *self.batch.y.shape)
         learned = layout.unflatten(self.state.theta, "likelihood")
-        return _score(self.engine, self.outputs, y, self.batch.size, learned)
+        return _score(self.engine, self.outputs, y, self.batch.size, learned, self.batch.weights)
 
     def backward(self, cotangents: Tensor) -> None:
         found = torch.autograd.grad(
@@ -279,7 +277,7 @@ class _OneByOne:
     def _outputs(self, k: int) -> Tensor:
         row, grad = self.state.rows[k]
         self.engine.workspace.attach(row, grad, self.state.buffers[k])
-        return _as_matrix(forward.call(self.engine.network, self.batch.x), 0)
+        return self.engine.likelihood.arrange(forward.call(self.engine.network, self.batch.x))
 
     def forward(self) -> Scored:
         scored = []
@@ -288,7 +286,7 @@ class _OneByOne:
             with torch.no_grad():
                 f = self._outputs(k)
             learned = self.engine.layout.unflatten(row, "likelihood")
-            scored.append(_score(self.engine, f, self.batch.y, self.batch.size, learned))
+            scored.append(_score(self.engine, f, self.batch.y, self.batch.size, learned, self.batch.weights))
         f, scores, losses = (torch.stack([own[part] for own in scored]) for part in range(3))  # type: ignore[misc]
         return f, scores, losses, {name: torch.stack([own[3][name] for own in scored]) for name in scored[0][3]}
 

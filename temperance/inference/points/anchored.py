@@ -143,6 +143,8 @@ class Anchored(Wrapper):
             noise = state.noise[0][batch.index]
         else:
             noise = torch.stack([member[rows] for member, rows in zip(state.noise, batch.index, strict=True)])
+        if batch.weights is not None:  # a row twice has two draws of noise, which is one of half the variance
+            noise = noise / batch.weights.clamp(min=1e-12).sqrt().unsqueeze(-1).to(noise)
         return replace(batch, y=batch.y + noise)
 
     def step(self, engine: Engine, state: AnchoredState, batch: Batch) -> tuple[AnchoredState, Info]:

@@ -108,7 +108,7 @@ class VOGN(NaturalGradient):
     ) -> tuple[float, Tensor, Tensor]:
         work = state.work
         if not isinstance(work, BatchCurvature):
-            data = batch.whole if batch.whole is not None else Data(batch.x, batch.y)
+            data = batch.whole if batch.whole is not None else Data(batch.x, batch.y, weights=batch.weights)
             work = BatchCurvature(engine, theta, state.buffers, data, _KINDS[self.curvature])
             state.work = work
         return work.at(theta, batch, rng)

@@ -261,6 +261,7 @@ class Subspace(Wrapper):
             x=map_tensors(lambda t: t[rows.to(t.device)], batch.x),
             y=batch.y[rows.to(batch.y.device)],
             index=None if batch.index is None else batch.index[rows.to(batch.index.device)],
+            weights=None if batch.weights is None else batch.weights[rows.to(batch.weights.device)],
             epoch=batch.step // every,
             last=(batch.step + 1) % every == 0,
             steps_per_epoch=every,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError, NumericalError
-from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
+from temperance.predict import CategoryPredictive, PositionPredictive, Predictive, ValuePredictive
 
 LIMIT = math.log(100.0)  # of the logarithm of any factor
 
@@ -47,6 +47,11 @@ def mean_log_loss(predictive: Predictive, y: Any) -> float:
 
 def check_class_predictive(predictive: Any) -> CategoryPredictive:
     """A predictive of classes or yes/no labels."""
+    if isinstance(predictive, PositionPredictive):
+        raise ArgumentError(
+            "`predictive` has positions: calibrate those that count as rows, `flat, targets, _ = predictive.known(y)`, "
+            "and apply the calibrator to `predictive.flat`."
+        )
     if not isinstance(predictive, CategoryPredictive):
         raise ArgumentError(
             f"`predictive` must be that of classes or yes/no labels; got {type(predictive).__name__}. For real targets "
@@ -58,7 +63,7 @@ def check_class_predictive(predictive: Any) -> CategoryPredictive:
 def check_labels(predictive: CategoryPredictive, y: Any, least: int, each: bool) -> Tensor:
     """Labels of at least ``least`` rows, of more than one class (with ``each``, of every one), under probabilities that
     are numbers and say something."""
-    target = predictive._targets(y)
+    target = predictive.known_classes(y)
     if len(target) < least:
         raise DataError(f"`y` must have at least {least} rows to calibrate on; got {len(target)}.")
     probs = predictive.probs

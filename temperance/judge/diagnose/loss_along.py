@@ -103,7 +103,8 @@ def _measure(path: WeightCurve, t: Tensor, data: Data, engine: Engine) -> tuple[
                 outputs = engine.outputs(theta, moved.x)
                 learned = target.layout.unflatten(theta, "likelihood")
                 log_prob = target.likelihood.log_prob(outputs, moved.y, learned)
-                loss[places] -= log_prob.double().sum(-1).cpu()
+                weights = 1.0 if moved.weights is None else moved.weights
+                loss[places] -= (log_prob.double() * weights).sum(-1).cpu()
                 told = _predictions(target, target.likelihood.mean(outputs, learned))
                 if first is None:
                     first, numbers = told[0], numbers + told[0].numel()

@@ -111,7 +111,7 @@ def _likelihood_gradient(
 ) -> tuple[Tensor, Tensor]:
     leaf = theta.detach().requires_grad_()
     outputs = engine.outputs(leaf, batch.x, buffers)
-    lost = -engine.likelihood.log_prob(outputs, batch.y, engine.layout.unflatten(leaf, "likelihood")).sum(-1)
+    lost = engine.likelihood.weighed(outputs, batch.y, engine.layout.unflatten(leaf, "likelihood"), batch.weights)
     (gradient,) = torch.autograd.grad(lost.sum() / engine.likelihood_temperature, leaf)
     return gradient, lost.detach()
 

@@ -4,6 +4,7 @@ from temperance.model.likelihoods.base import LearnedParameter, LearnedValues, L
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
 from temperance.model.likelihoods.normal import HeteroscedasticNormal, Normal
 from temperance.model.likelihoods.poisson import Poisson
+from temperance.model.likelihoods.positions import PerPosition
 from temperance.model.likelihoods.real import AdditiveGaussianNoise, GaussianNoise, RealLikelihood
 from temperance.model.likelihoods.student import StudentT
 
@@ -17,6 +18,7 @@ __all__ = [
     "LearnedValues",
     "Likelihood",
     "Normal",
+    "PerPosition",
     "Poisson",
     "QuantityLikelihood",
     "RealLikelihood",

@@ -8,7 +8,7 @@ as :meth:`Likelihood.prepare` returns them; one number per example and draw, ...
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -44,6 +44,21 @@ class Likelihood(Value, ABC):
     def outputs_for(self, targets: int) -> int:
         """How many outputs the network must have to predict so many classes, labels or numbers."""
         return targets
+
+    def arrange(self, outputs: Tensor, leading: int = 1) -> Tensor:
+        """What the network gave, rows (``leading`` 1) or draws × rows (2) first, as ... × B × C, which is all that the
+        library knows of outputs."""
+        return outputs.unsqueeze(-1) if outputs.dim() == leading else outputs
+
+    def shaped(self, probe: Callable[[], Tensor]) -> Likelihood:
+        """The same, knowing how the network's answers are shaped, where it has to; ``probe`` gives those for a row or
+        two, rows first, before :meth:`arrange`."""
+        return self
+
+    def seen(self, y: Tensor) -> Tensor | None:
+        """Which outputs the (prepared) targets speak of, a mask B × C; ``None`` for all. The others have no part in the
+        log-likelihood, nor in its curvature."""
+        return None
 
     @abstractmethod
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -108,6 +123,20 @@ class Likelihood(Value, ABC):
     def negative_log_likelihood(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """−Σ log p(y | outputs) over the batch: the hot path of training."""
         return -self.log_prob(outputs, y, learned).sum(-1)
+
+    def weighed(self, outputs: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None) -> Tensor:
+        """−Σ w log p(y | outputs) over the batch, with ``weights`` B (or ... × B); none are ones."""
+        if weights is None:
+            return self.negative_log_likelihood(outputs, y, learned)
+        found = self.log_prob(outputs, y, learned)
+        return -(found * weights.to(found)).sum(-1)
+
+    def weighed_fisher(self, outputs: Tensor, learned: LearnedValues, weights: Tensor | None) -> Tensor:
+        """:meth:`learned_fisher` with rows that count so often as ``weights`` says."""
+        if weights is None:
+            return self.learned_fisher(outputs, learned)
+        each = [self.learned_fisher(row.unsqueeze(0), learned) for row in outputs]
+        return torch.tensordot(weights.to(outputs), torch.stack(each), dims=1)
 
     def perturb(self, y: Tensor, learned: LearnedValues, temperature: float, rng: torch.Generator) -> Tensor | None:
         """Targets with a draw of the noise added, for ensembles whose members are posterior draws; ``None`` where the

@@ -31,8 +31,13 @@ def probabilities(outputs: Tensor) -> Tensor:
 class Categorical(Likelihood):
     """One of C classes: p(y = c | f) = exp(f_c) / Σ exp(f_j). The network gives C logits; y holds integers 0 … C−1.
 
+    y may also hold rows of C class probabilities, where annotators disagree or labels are smoothed: log p is then
+    Σ_c y_c log p(c | f), its expectation over the class, and everything else follows from it.
+
     The Hessian in the logits, diag(p) − p pᵀ, does not depend on y, so it equals the Fisher information.
 
+    >>> Categorical().log_prob(torch.zeros(1, 2), torch.tensor([[0.3, 0.7]]), {})
+    tensor([-0.6931])
     >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2]), {})
     tensor([-1.3863])
     """
@@ -41,8 +46,13 @@ class Categorical(Likelihood):
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
+        if y.is_floating_point() and y.dim() == 2 and y.shape[1] == num_outputs:
+            return _class_shares(y, dtype)
         if y.is_floating_point() or y.is_complex():
-            raise DataError(f"`y` must hold integer class labels for Categorical; got dtype {y.dtype}. Use y.long().")
+            raise DataError(
+                f"`y` must hold integer class labels for Categorical, or rows of {num_outputs} class probabilities; "
+                f"got dtype {y.dtype} and shape {tuple(y.shape)}. Use y.long()."
+            )
         if y.dim() == 2 and y.shape[1] == 1:
             y = y.squeeze(1)
         if y.dim() != 1:
@@ -66,7 +76,9 @@ class Categorical(Likelihood):
             )
 
     def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
-        """f_y − log Σ exp f."""
+        """f_y − log Σ exp f; of class probabilities, its expectation."""
+        if y.is_floating_point():
+            return (y * outputs.log_softmax(-1)).sum(-1)
         index = y.expand(outputs.shape[:-1]).unsqueeze(-1)
         return outputs.log_softmax(-1).gather(-1, index).squeeze(-1)
 
@@ -95,8 +107,10 @@ class Categorical(Likelihood):
         return p * (v - (p * v).sum(-1, keepdim=True))
 
     def score(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
-        """e_y − p."""
+        """e_y − p; of class probabilities, y − p."""
         made = -outputs.softmax(-1)
+        if y.is_floating_point():
+            return made + y
         return made.scatter_add_(-1, y.unsqueeze(-1), torch.ones_like(made[..., :1]))
 
     def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
@@ -121,6 +135,19 @@ class Categorical(Likelihood):
         """Labels."""
         flat = probabilities(outputs).reshape(-1, outputs.shape[-1])
         return torch.multinomial(flat, 1, generator=rng).view(outputs.shape[:-1])
+
+
+def _class_shares(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of class probabilities, checked."""
+    total = y.double().sum(-1)
+    if not bool((y >= 0).all()) or not bool(((total - 1).abs() < 1e-4).all()):
+        worst = float(total[(total - 1).abs().argmax()])
+        raise DataError(
+            "`y` must hold class probabilities, from 0 on and summing to 1 in each row, for Categorical with targets "
+            f"of a column a class; got values from {float(y.min()):.3g} to {float(y.max()):.3g} and a row with sum "
+            f"{worst:.4g}."
+        )
+    return (y.double() / total.unsqueeze(-1)).to(dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
-from temperance.predict.scores.classification import Array, as_labels, as_probs, check_count, equal_width_bin
+from temperance.predict.scores.classification import Array, as_labels, as_probs, check_count, equal_width_bin, shares_of
 
 RESAMPLED_AT_ONCE = 4_000_000
 """Random indices held in memory at a time by the bootstrap: 32 MB of them, and twice that in what they select."""
@@ -68,11 +68,13 @@ class CalibrationError:
 
 
 def _binned(probs: Array, y: Array, bins: int, binning: Binning) -> tuple[Tensor, Tensor, Tensor]:
-    """Confidence, 0/1 correctness and bin of each example; the bins are numbered without holes."""
+    """Confidence, correctness (0 or 1; of class probabilities its expectation) and bin of each example; the bins are
+    numbered without holes."""
     p = as_probs("probs", probs)
-    labels = as_labels("y", y, *p.shape)
-    check_count(bins, "bins")
     confidence, guess = p.max(1)
+    q = shares_of(p, y)
+    correct = q.gather(1, guess[:, None])[:, 0] if q is not None else (guess == as_labels("y", y, *p.shape)).double()
+    check_count(bins, "bins")
     if binning is Binning.EQUAL_WIDTH:
         number = equal_width_bin(confidence, bins)
     elif binning is Binning.EQUAL_MASS:
@@ -81,7 +83,7 @@ def _binned(probs: Array, y: Array, bins: int, binning: Binning) -> tuple[Tensor
         number = rank * bins // len(confidence)
     else:
         raise ArgumentError(f"`binning` must be a member of Binning; got {binning!r}.")
-    return confidence, (guess == labels).double(), torch.unique(number, return_inverse=True)[1]
+    return confidence, correct, torch.unique(number, return_inverse=True)[1]
 
 
 def _curve(confidence: Tensor, correct: Tensor, number: Tensor) -> ReliabilityCurve:

@@ -1,6 +1,7 @@
 """Scores of class probabilities, and the checks at the door that all scores share.
 
-Throughout, ``probs`` is N × C with rows that sum to one, and ``y`` holds N labels from 0 to C - 1.
+Throughout, ``probs`` is N × C with rows that sum to one, and ``y`` holds N labels from 0 to C - 1, or, for the log
+loss, accuracy, Brier score and calibration errors, N × C probabilities of classes: these scores are then expectations.
 """
 
 from __future__ import annotations
@@ -107,12 +108,32 @@ def _forecasts(probs: Array, y: Array) -> tuple[Tensor, Tensor]:
     return p, as_labels("y", y, *p.shape)
 
 
+def shares_of(p: Tensor, y: Array) -> Tensor | None:
+    """Targets that are probabilities of classes, N × C, in place of labels; ``None`` for labels. Scores are then
+    expectations over the true class.
+
+    >>> accuracy([[0.9, 0.1]], [[0.6, 0.4]])
+    0.6
+    """
+    if np.ndim(y) != 2 or np.shape(y)[1] < 2:
+        return None
+    q = as_probs("y", y)
+    if q.shape != p.shape:
+        raise ArgumentError(f"`y` must have the shape of `probs`, {tuple(p.shape)}; got {tuple(q.shape)}.")
+    return q
+
+
 def log_loss(probs: Array, y: Array) -> float:
     """Mean of -log p(y), in nats. A true class that was given probability zero makes it infinite: nothing is clipped.
+    ``y`` has N labels, or N × C probabilities of classes, here and in the other scores.
 
     >>> round(log_loss([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
     """
+    p = as_probs("probs", probs)
+    q = shares_of(p, y)
+    if q is not None:
+        return float(-torch.special.xlogy(q, p).sum(1).mean())
     p, labels = _forecasts(probs, y)
     return float(-p.gather(1, labels[:, None]).log().mean())
 
@@ -123,6 +144,10 @@ def accuracy(probs: Array, y: Array) -> float:
     >>> accuracy([[0.9, 0.1], [0.3, 0.7]], [0, 0])
     0.5
     """
+    p = as_probs("probs", probs)
+    q = shares_of(p, y)
+    if q is not None:
+        return float(q.gather(1, p.argmax(1, keepdim=True)).mean())
     p, labels = _forecasts(probs, y)
     return float((p.argmax(1) == labels).double().mean())
 
@@ -135,6 +160,10 @@ def brier(probs: Array, y: Array) -> float:
     >>> round(brier([[0.5, 0.5], [0.0, 1.0]], [0, 1]), 4)
     0.25
     """
+    p = as_probs("probs", probs)
+    q = shares_of(p, y)
+    if q is not None:
+        return float((p.square() - 2 * p * q + q).sum(1).mean())
     p, labels = _forecasts(probs, y)
     return float((p - _one_hot(labels, p.shape[1])).square().sum(1).mean())
 

@@ -1,0 +1,64 @@
+"""Weights of rows and of classes: a weight of 2 is the row twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from temperance.apps.sklearn import BayesianClassifier, BayesianRegressor
+from temperance.core.errors import ArgumentError, DataError
+
+LINEAR: dict[str, Any] = {"hidden": (), "epochs": 400, "batch_size": 1000, "random_state": 0}
+
+
+def rows(count: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, 2))
+    weights = rng.integers(0, 4, size=count)
+    return x, (x[:, 0] + 0.5 * rng.normal(size=count) > 0.3).astype(int), weights
+
+
+def test_integer_weights_are_repeated_rows() -> None:
+    """At the mode of a convex problem, where steps have led to the same place."""
+    x, y, w = rows()
+    method = "Laplace(MAP(lr=3e-2), Dense())"
+    ours = BayesianClassifier(method, **LINEAR).fit(x, y, sample_weight=w)
+    theirs = BayesianClassifier(method, **LINEAR).fit(x.repeat(w, axis=0), y.repeat(w))
+    np.testing.assert_allclose(ours._x_units[0], theirs._x_units[0])
+    np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), rtol=2e-3)
+    target = x[:, 1] + 0.1 * y
+    weighted = BayesianRegressor(method, **LINEAR).fit(x, target, sample_weight=w)
+    repeated = BayesianRegressor(method, **LINEAR).fit(x.repeat(w, axis=0), target.repeat(w))
+    np.testing.assert_allclose(weighted.predict(x), repeated.predict(x), rtol=2e-3, atol=2e-3)
+
+
+def test_classes_of_equal_shares() -> None:
+    """Of two labels in one spot, balanced weights make them as probable as each other; weights multiply."""
+    x = np.zeros((50, 1))
+    y = np.array(["rare"] * 5 + ["usual"] * 45)
+    fit = {**LINEAR, "standardise": False, "epochs": 600}
+    plain = BayesianClassifier("MAP(lr=3e-2)", **fit).fit(x, y).predict_proba(x)[0, 0]
+    even = BayesianClassifier("MAP(lr=3e-2)", class_weight="balanced", **fit).fit(x, y).predict_proba(x)[0, 0]
+    assert plain == pytest.approx(0.1, abs=0.05)
+    assert even == pytest.approx(0.5, abs=0.02)
+    both = BayesianClassifier("MAP(lr=3e-2)", class_weight={"rare": 3.0, "usual": 1.0}, **fit)
+    both.fit(x, y, sample_weight=np.where(y == "rare", 3.0, 1.0))
+    assert both.predict_proba(x)[0, 0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_weights_are_saved_with_the_settings_and_bad_ones_are_refused(tmp_path: Path) -> None:
+    x, y, w = rows()
+    model = BayesianClassifier("MAP(lr=3e-2)", class_weight={0: 2.0, 1: 1.0}, hidden=(4,), epochs=2, random_state=0)
+    model.fit(x, y).save(tmp_path / "run")
+    again = BayesianClassifier.load(tmp_path / "run")
+    assert again.class_weight == {0: 2.0, 1: 1.0}
+    np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+    with pytest.raises(ValueError, match="Negative values"):
+        model.fit(x, y, sample_weight=-w.astype(float))
+    with pytest.raises((DataError, ValueError), match="zero"):
+        model.fit(x, y, sample_weight=np.zeros(len(y)))
+    with pytest.raises(ArgumentError, match="`calibrate` must be None where rows have weights"):
+        BayesianClassifier("MAP()", calibrate="temperature", epochs=1).fit(x, y, sample_weight=w)
