@@ -237,7 +237,7 @@ def _report(options: argparse.Namespace) -> int:
 def _with_promises(run: TableRun, options: argparse.Namespace) -> TableRun:
     made = run.with_guard(options.level, options.error_rate, options.tolerance, options.per_class)
     for words in made.notices[len(run.notices) :]:
-        _say(words)
+        print(words, flush=True, file=sys.stderr if getattr(options, "json", False) else sys.stdout)
     return made
 
 

@@ -186,7 +186,7 @@ def rows_that_promise(share: float, error_rate: float) -> int | None:
     ``None`` where no number does.
 
     >>> rows_that_promise(0.0, 0.05), rows_that_promise(0.02, 0.05), rows_that_promise(0.06, 0.05)
-    (59, 185, None)
+    (59, 183, None)
     """
     if share >= 0.95 * error_rate:
         return None

@@ -117,3 +117,17 @@ def test_commands_have_help() -> None:
 
 def test_methods_are_split_outside_brackets() -> None:
     assert split_methods("map, Ensemble(MAP(lr=1e-3), 5) ,swag,") == ["map", "Ensemble(MAP(lr=1e-3), 5)", "swag"]
+
+
+def test_folds_classes_and_logarithms_are_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, data = str(folder / "third"), str(folder / "data.csv")
+    fit = ["fit", data, "--target", "y", "--method", "map", "--epochs", "1", "--out", out]
+    assert main([*fit, "--folds", "3", "--per-class"]) == 0
+    said = capsys.readouterr().out
+    assert "in 3 folds" in said
+    assert "each class, the rarest first" in said
+    assert main(["evaluate", out, "--no-per-class", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"name", "rows", "recall", "coverage", "wrong_unasked"} == set(found["classes"][0])
+    assert main([*fit, "--overwrite", "--log"]) == 1
+    assert "`log` is for positive numbers" in capsys.readouterr().err
