@@ -102,6 +102,16 @@ class RealLikelihood(QuantityLikelihood):
         each = self.standard_log_moment(t * self.noise_scale(outputs, learned).double())
         return None if each is None else t * location + each
 
+    def begin(self, y: Tensor) -> dict[str, Tensor]:
+        """Refuse targets that are no numbers to learn from: their squares, of which variances are made, are infinite."""
+        largest = float(y.abs().max()) if y.numel() else 0.0
+        if largest > 1e-3 * torch.finfo(y.dtype).max ** 0.5:
+            raise DataError(
+                f"`y` must be numbers whose squares {str(y.dtype).removeprefix('torch.')} can hold; got {largest:.3g}. "
+                "Remove the row if it is a mistake, or change the units: Data(x, y).standardise()."
+            )
+        return {}
+
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
         return check_real_targets(y, num_outputs, dtype, type(self).__name__)
@@ -138,6 +148,7 @@ class HomoscedasticLikelihood(RealLikelihood):
 
     def begin(self, y: Tensor) -> dict[str, Tensor]:
         """Start a learned scale at the spread of the targets; warn where they are far from standardised."""
+        super().begin(y)
         mean, spread = y.double().mean(0), y.double().std(0, correction=0).clamp(min=1e-6)
         if self.scale is None:
             far = bool(((spread > 30) | (spread < 1 / 30) | (mean.abs() > 10 * spread.clamp(min=1.0))).any())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -254,7 +255,9 @@ def separable_scales(network: nn.Module, seed: int = 0) -> Tensor:
 def fit(target: tp.Target, curvature, x, y: Tensor, network: nn.Module, on=None) -> tp.posteriors.LaplacePosterior:
     """The public way in: one pass over the data around ``network``."""
     method = tp.Laplace(curvature=curvature, on=on)
-    return tp.fit(target, method, (x, y), start=network, progress=False).posterior
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*learns its noise")  # it is that of the residuals, wherever they come from
+        return tp.fit(target, method, (x, y), start=network, progress=False).posterior
 
 
 def index_of(places) -> Tensor:
