@@ -132,6 +132,14 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "Layout": lambda: {"entries": target().layout.entries},
     "MixturePrior": lambda: {"components": (tp.GaussianPrior(), tp.LaplacePrior())},
     "On": lambda: {"subset": "2", "base": tp.MAP()},
+    "PerPosition": lambda: {"each": tp.Categorical()},
+    "outcomes.ByPosition": lambda: {"of": tp.outcomes.Classes()},
+    "outcomes.CategoriesByPosition": lambda: {"of": tp.outcomes.Classes()},
+    "outcomes.QuantitiesByPosition": lambda: {"of": tp.outcomes.Reals()},
+    "decide.conformal.Cross": lambda: {"rule": tp.decide.conformal.Split()},
+    "decide.conformal.CrossConformal": lambda: {
+        "rule": tp.decide.conformal.Split(), "level": 0.9, "scores": (_ones(5),)
+    },
     "PerLayer": lambda: {"priors": {"0": tp.GaussianPrior()}},
     "RandomBasis": lambda: {"rank": 2},
     "Subspace": lambda: {"base": tp.NUTS()},
@@ -254,38 +262,36 @@ def constructors() -> dict[str, type]:
 
 LEGAL: dict[str, str] = {
     "": (
-        "accept activation antithetic base basis batch_size batches bends betas block channels components "
+        "accept activation antithetic base basis batch_size batches bends betas block blocks channels components "
         "confidence count curvature curve cycle dense_limit depth draws dtype each embedding ends entries "
         "estimator every factor factor_limit false_alarms family first hidden image_size in_channels in_features "
         "index inner kernel kind kl left length level likelihood limit lstm matrix max_depth method network "
-        "num_arms num_data num_outputs operator optimizer out_features params particles points pool prior priors "
-        "rank read_every right risk rule samples share sharing shortcut size sizes space statistics temperatures "
-        "terms theta until vocabulary window x y"
+        "num_arms num_data num_outputs operator optimizer out_features params particles places points pool prior "
+        "prior_precision priors rank read_every right risk rule samples share sharing shortcut size sizes space "
+        "statistics temperatures terms theta until values_in vectors vocabulary window x y"
     ),
     "0": "answered decay errors explore floor jitter momentum pace ramp seed settle start warmup",
     "-1": "beta",
-    "[]": "blocks classes dropouts features knots parts scores",
+    "[]": "classes dropouts features knots parts scores values",
     "{}": "buffers optimizer_args scheduler_args",
     "1.5": (
-        "c df epsilon gain gamma initial_hessian initial_scale likelihood_temperature losses lr mass prior_scale "
-        "rate reach shape spread temperature tolerance wins"
+        "c data_factor df epsilon gain gamma initial_hessian initial_scale likelihood_temperature losses lr mass "
+        "prior_scale rate reach shape spread temperature tolerance wins"
     ),
-    "-1 0": "num_targets rows",
+    "-1 0": "rows",
+    "0 1.5": "num_targets eps weight_decay",
     "None": (
         "adapt centre epochs info last norm num_classes outcome patience preconditioner scheduler steps trace "
         "transitions tune weights"
     ),
     "True": (
         "adjusted allow_batch_norm bias dense freeze_batch_norm has_bias noise per_class per_output randomised "
-        "schedule_steps sticking_the_landing tempered"
+        "schedule_steps sticking_the_landing tempered by_position"
     ),
-    "0 1.5": "eps weight_decay",
     "tuple": "probs widths",
     "None 0": "burn",
     "lambda": "schedule score",
-    "matrix": (
-        "gradient in_scale out_scale precision prior_precision rest roots values values_in values_out variance vectors"
-    ),
+    "matrix": "gradient in_scale out_scale precision rest roots values_out variance",
     "None 1.5": "bandwidth clip step_size time",
     "None True": "batched shift target_noise",
     "None 0 1.5": "penalty",
@@ -295,14 +301,11 @@ LEGAL: dict[str, str] = {
     "matrix whole": "ordinary",
     "None [] tuple": "groups image_shape seeds",
     "banana lambda": "subset",
-    "-1 0 1.5 nan inf": (
-        "after before counted coverage data_factor effective log_likelihood log_prior slack threshold"
-    ),
+    "-1 0 1.5 nan inf": "after before counted coverage effective log_likelihood log_prior slack threshold",
     "1.5 matrix whole": "scale",
     "None banana lambda": "on",
     "-1 0 1.5 matrix whole": "mean",
     "matrix whole truths complex": "configurational draw_step kinetic kinetic_bias loss step",
-    "[] matrix whole truths complex": "places",
     "None matrix whole truths complex": "acceptance given",
     "[] {} matrix whole truths complex": "inputs",
 }
@@ -310,12 +313,11 @@ LEGAL: dict[str, str] = {
 
 LEGAL_OF_ONE: dict[str, str] = {
     "": (
-        "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features posteriors.Affine.centre "
-        "posteriors.Gaussian.mean posteriors.LaplacePosterior.mean posteriors.RadialPosterior.mean "
-        "posteriors.RadialPosterior.scale"
+        "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
+        "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
+        "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),
-    "0": "SWAG.rank Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
-    "[]": "calibrate.IsotonicCalibrator.values",
+    "0": "Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
     "1.5": "FanIn.bias RandomBasis.scale decide.NeuralLinear.precision decide.NormalInverseGamma.precision",
     "None": (
         "Collect.every FunctionalLaplace.base FunctionalLaplace.size GGMC.batch_size HMC.length HMC.mass "
@@ -330,13 +332,15 @@ LEGAL_OF_ONE: dict[str, str] = {
         "optim.BAOAB.temperature optim.LeimkuhlerMatthews.temperature optim.PSGLD.temperature "
         "optim.SGHMC.temperature optim.SGLD.temperature optim.SGNHT.temperature"
     ),
+    "whole": "linalg.DiagonalBlock.places linalg.LowRankBlock.places",
     "-1 1.5": "decide.LinexLoss.shape",
-    "None 0": "decide.conformal.RAPS.rank",
+    "None 0": "decide.conformal.RAPS.rank SWAG.rank",
     "lambda": "Cyclical.shape decide.OODDetector.kind",
     "matrix": (
         "calibrate.SpreadCalibrator.scale calibrate.VectorCalibrator.scale calibrate.VectorCalibrator.shift "
-        "linalg.DenseBlock.matrix linalg.LowRankCovariance.factor linalg.LowRankInverse.factor "
-        "posteriors.Draws.theta posteriors.PosteriorPrior.mean"
+        "linalg.DenseBlock.matrix linalg.LowRankBlock.values linalg.LowRankCovariance.factor "
+        "linalg.LowRankInverse.factor posteriors.Draws.theta posteriors.PosteriorPrior.mean "
+        "posteriors.Process.prior_precision"
     ),
     "None {}": "posteriors.LaplacePosterior.buffers",
     "None 1.5": "Normal.scale SWAG.lr StudentT.scale",

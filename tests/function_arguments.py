@@ -180,12 +180,13 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "symmetry.canonical": lambda: {"network": network(), "theta": torch.randn(26)},
     "symmetry.symmetries": lambda: {"network": network()},
     "testing.critical_value": lambda: {"comparisons": 3},
+    "testing.draws_needed": lambda: {"comparisons": 3},
 }  # fmt: skip
 """What each is called with."""
 
 NO_SETTINGS = {
     "biases", "cosine", "flat", "glide", "data.data_home", "data.list_data_sets", "data.load_mushrooms", "data.verify",
-    "posteriors.centre_of",
+    "posteriors.centre_of", "recipes.threads_for",
 }  # fmt: skip
 """Functions of a fraction or of nothing, checks themselves, and what only hands on what another function gave."""
 
@@ -234,7 +235,7 @@ LEGAL_OF_FUNCTIONS: dict[str, str] = {
         "plot.predicted_observed.most plot.regression_band.level plot.reliability.bins plot.reliability.level "
         "plot.temperatures.level plot.traces.what plot.traces.rows plot.uncertainty_histogram.bins "
         "recipes.table_target.inputs recipes.table_target.outputs recipes.training.rows sample.draws "
-        "sample.chains sample.every scores.ece.bins scores.ece.binning scores.ece.level scores.ece.resamples "
+        "testing.draws_needed.comparisons testing.draws_needed.false_alarm sample.chains sample.every scores.ece.bins scores.ece.binning scores.ece.level scores.ece.resamples "
         "scores.fpr_at_tpr.tpr scores.interval_coverage.level scores.mce.bins scores.mce.binning scores.mce.level "
         "scores.mce.resamples scores.reliability_curve.bins scores.reliability_curve.binning "
         "symmetry.align.sweeps symmetry.canonical.order testing.critical_value.comparisons "
@@ -271,7 +272,7 @@ LEGAL_OF_FUNCTIONS: dict[str, str] = {
         "decide.conformal.conformal_quantile.level decide.conformal.conformal_rank.level decide.with_abstention.price"
     ),
     "None 1.5": ("diagnose.configurational.max_pace diagnose.kinetic.max_pace"),
-    "None True": "decide.learn_actively.progress decide.play.progress fit.progress sample.progress",
+    "None True": "decide.learn_actively.progress decide.play.progress fit.progress sample.progress sample.compile",
     "None banana": "decide.learn_actively.folder fit.checkpoint sample.checkpoint",
     "banana empty": ("plot.uncertainty_histogram.xlabel"),
 }

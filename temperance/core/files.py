@@ -135,6 +135,8 @@ def holding(folder: Path, argument: str, patience: float = 3.0) -> Iterator[None
     temperance.core.errors.StoreError: `checkpoint` ... is being written by another run...
     """
     made = not folder.exists()
+    if folder.is_file():
+        raise StoreError(f"`{argument}` must be a folder; {str(folder)!r} is a file.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

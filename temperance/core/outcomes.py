@@ -164,6 +164,10 @@ class ByPosition(Outcome):
 
     of: Outcome
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Outcome):
+            raise ArgumentError(f"`of` must be an outcome such as Classes(); got {type(self.of).__name__}.")
+
     @staticmethod
     def each(outcome: Outcome) -> ByPosition:
         """``outcome`` at each position."""

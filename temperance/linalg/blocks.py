@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
 from temperance.linalg.inverse import HELP, CholeskyInverse, DiagonalInverse, LowRankInverse
@@ -50,10 +51,13 @@ class Block(Operator):
         """How large τ must be not to be drowned by rounding where it is added to H; 0 where they are kept apart."""
         return 0.0
 
-    def _check_places(self, held: int) -> None:
-        """There must be a place for each of the numbers that are ``held``."""
+    def _check_places(self, held: int, *arguments: str) -> None:
+        """There must be a place for each of the numbers that are ``held``, by ``arguments``."""
+        if isinstance(self.places, Tensor) and (self.places.dim() != 1 or self.places.dtype != torch.int64):
+            raise ArgumentError(f"`places` must be ranges, or a vector of int64; got {shown(self.places)}.")
         if self.size != held:
-            raise ArgumentError(f"`places` must be those of the block's {held} coordinates; got {self.size} places.")
+            named = " and ".join(f"`{name}`" for name in arguments)
+            raise ArgumentError(f"`places` must be those of the {held} coordinates of {named}; got {self.size} places.")
 
     def _check_merge(self, other: Block) -> None:
         places = [p.tolist() if isinstance(p, Tensor) else p for p in (self.places, other.places)]
@@ -74,7 +78,7 @@ class DiagonalBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "values")
-        self._check_places(self.values.shape[-1])
+        self._check_places(self.values.shape[-1], "values")
 
     def _like(self) -> Tensor:
         return self.values
@@ -111,7 +115,7 @@ class DenseBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "matrix")
-        self._check_places(self.matrix.shape[-1])
+        self._check_places(self.matrix.shape[-1], "matrix")
 
     def _like(self) -> Tensor:
         return self.matrix
@@ -160,7 +164,7 @@ class LowRankBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "vectors", "values")
-        self._check_places(len(self.vectors))
+        self._check_places(len(self.vectors), "vectors")
 
     def _like(self) -> Tensor:
         return self.vectors

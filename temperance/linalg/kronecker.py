@@ -44,7 +44,7 @@ class KroneckerBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "basis_in", "basis_out", "values_in", "values_out", "in_scale", "out_scale", "corrected")
-        self._check_places(self.values_in.shape[-1] * self.values_out.shape[-1])
+        self._check_places(self.values_in.shape[-1] * self.values_out.shape[-1], "values_in", "values_out")
 
     def _like(self) -> Tensor:
         return self.values_in

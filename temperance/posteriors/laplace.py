@@ -56,6 +56,8 @@ class EvidenceTerms(Value):
 
     def __post_init__(self) -> None:
         check_fields(self, "gradient", "prior_mean")
+        if not 0 <= self.num_targets < math.inf:
+            raise ArgumentError(f"`num_targets` must be a number from 0 on; got {self.num_targets!r}.")
 
     @property
     def tolerance(self) -> float:

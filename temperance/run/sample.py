@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.core.checks import check_count, check_whole, shown
+from temperance.core.checks import check_count, check_flag, check_whole, shown
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.outcomes import Reals
 from temperance.core.seeds import check_seed
@@ -143,6 +143,7 @@ def sample(
     for name, value in (("draws", draws), ("chains", chains), ("every", every)):
         check_count(value, name)
     check_whole(warmup, "warmup", "a number of steps")
+    check_flag(compile, "compile", optional=True)
     begin = _starts(start, chains)
     if compile is None:
         compile = _pays(method, burn_steps(method, warmup) + draws * every) and has_compiler()

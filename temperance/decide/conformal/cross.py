@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_level
+from temperance.core.checks import check_flag, check_level, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed
 from temperance.decide.conformal.base import (
     ConformalRule,
@@ -57,7 +58,8 @@ class Cross(Value):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, ConformalRule):
-            raise ArgumentError(f"`rule` must be a conformal rule such as Split(); got {self.rule!r}.")
+            raise ArgumentError(f"`rule` must be a conformal rule such as Split(); got {shown(self.rule)}.")
+        check_flag(self.per_class, "per_class")
 
     def calibrate(
         self, predictives: Sequence[Predictive], targets: Sequence[Any], level: float = 0.9, *, seed: int = 0
@@ -95,6 +97,11 @@ class CrossConformal(Value):
     scores: tuple[Tensor, ...]
     labels: tuple[Tensor, ...] | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_level(self.level)
+        check_seed(self.seed)
 
     def __repr__(self) -> str:
         return f"CrossConformal({self.rule!r}, level={self.level}, rows={self.rows}, folds={len(self.scores)})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -11,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_choice, check_sizes, real, shown
 from temperance.core.errors import ArgumentError, DataError, NetworkError
 from temperance.core.outcomes import ByPosition, Categories, Classes, Outcome
 from temperance.model.likelihoods.base import LearnedValues, Likelihood
@@ -63,11 +63,11 @@ class PerPosition(Likelihood):
             raise ArgumentError(
                 f"`each` must learn nothing itself: give the scale of the noise, Normal(scale=...); got {self.each!r}."
             )
-        if self.channels not in ("last", "first"):
-            raise ArgumentError(f'`channels` must be "last" or "first"; got {self.channels!r}.')
-        if self.ignore is not None and (not isinstance(self.ignore, numbers.Real) or not math.isfinite(self.ignore)):
-            raise ArgumentError(f"`ignore` must be a finite number, or None; got {self.ignore!r}.")
+        check_choice(self.channels, "channels", ("last", "first"))
+        if self.ignore is not None and not math.isfinite(real(self.ignore)):
+            raise ArgumentError(f"`ignore` must be a finite number, or None; got {shown(self.ignore)}.")
         if self.shape is not None:
+            check_sizes(self.shape, "shape")
             if len(self.shape) < 2 or any(not isinstance(n, int) or n < 1 for n in self.shape):
                 raise ArgumentError(
                     f"`shape` must be positions × numbers of one row, e.g. (20, 5); got {self.shape!r}."

@@ -19,7 +19,6 @@ import torch
 from temperance.core.errors import TemperanceError
 from temperance.inference import HMC, MAP, SGHMC, Inference
 from temperance.run.fitted import Fitted
-from temperance.run.loading import load
 from temperance.testing.checks import Report
 from temperance.testing.composition.rules import below, check_rules
 from temperance.testing.composition.runs import (
@@ -31,6 +30,7 @@ from temperance.testing.composition.runs import (
     steps_counted,
     warnings_heard,
 )
+from temperance.testing.inference import load_any
 
 Wrapper = Callable[[Inference[Any]], Inference[Any]]
 
@@ -217,7 +217,7 @@ def _check_load(runs: Runs, fitted: Fitted, first: Says) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "saved"
         fitted.save(path)
-        loaded = load(path, runs.problem.network)
+        loaded = load_any(path, runs.problem.network)
         differs = first.differs(says(loaded, runs.problem.queries))
     return f"the loaded run differs in {differs}" if differs else ""
 
