@@ -126,7 +126,7 @@ def test_bad_input(held_out):
         defer_at(pred, y, risk=1.5)
     with pytest.raises(ArgumentError, match="`confidence`"):
         defer_at(pred, y, confidence=0)
-    with pytest.raises(ArgumentError, match="`kind` must be one of"):
+    with pytest.raises(ArgumentError, match="`score` must be one of"):
         defer_at(pred, y, score="gut feeling")
     with pytest.raises(ArgumentError, match="`y`"):
         defer_at(pred, y[:5])
