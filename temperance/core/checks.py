@@ -89,10 +89,11 @@ def check_choice(value: object, argument: str, choices: Collection[str]) -> None
 
     >>> check_choice("banana", "mass", ("diagonal", "none"))
     Traceback (most recent call last):
-    temperance.core.errors.ArgumentError: `mass` must be one of 'diagonal', 'none'; got 'banana'.
+    temperance.core.errors.ArgumentError: `mass` must be 'diagonal' or 'none'; got 'banana'.
     """
     if not isinstance(value, str) or value not in choices:
-        raise ArgumentError(f"`{argument}` must be one of {', '.join(map(repr, choices))}; got {shown(value)}.")
+        *others, last = map(repr, choices)
+        raise ArgumentError(f"`{argument}` must be {', '.join(others)} or {last}; got {shown(value)}.")
 
 
 def check_mapping(value: object, argument: str, what: str = "a dict of keyword arguments") -> None:

@@ -201,7 +201,7 @@ def test_another_prior_changes_what_is_in_theta():
         (lambda: tp.Learned(0.0), "`scale`"),
         (lambda: tp.Learned(tp.Learned()), "another Learned"),
         (lambda: tp.Learned(spread=-1.0), "`spread`"),
-        (lambda: tp.Learned(each="weight"), "`each` must be one of"),
+        (lambda: tp.Learned(each="weight"), "`each` must be 'network', "),
         (lambda: linear(tp.PerLayer({"weight": tp.GaussianPrior(tp.Learned())})), "given scales"),
         (lambda: linear(tp.MixturePrior((tp.GaussianPrior(tp.Learned()), tp.GaussianPrior(1.0)))), "given scales"),
     ],

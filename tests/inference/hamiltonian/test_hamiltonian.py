@@ -370,7 +370,7 @@ def test_temperatures_too_far_apart_are_remarked_on():
         (lambda: tp.MCLMC(mass=torch.eye(2)), "`mass` must be a vector for MCLMC"),
         (lambda: tp.Warmup(tp.NUTS(), 100), "at least 150, the sum of the warm-up's windows"),
         (lambda: tp.Warmup(tp.NUTS(), 500, mass="full"), "'diagonal', 'dense' or 'none'"),
-        (lambda: tp.Warmup(tp.NUTS(), 500, accept=1.2), "`accept` must lie between 0 and 1"),
+        (lambda: tp.Warmup(tp.NUTS(), 500, accept=1.2), "`accept` must lie strictly between 0 and 1"),
         (lambda: tp.Warmup(tp.SGHMC(lr=0.1), 500), "Warmup cannot wrap SGHMC: it tunes NUTS, HMC or MCLMC"),
         (lambda: tp.Warmup(tp.EllipticalSlice(), 500), "Warmup cannot wrap EllipticalSlice"),
         (lambda: tp.Tempered(tp.SGHMC(lr=0.1)), "Tempered cannot wrap SGHMC"),

@@ -468,7 +468,7 @@ def test_divergence_has_a_status():
         (lambda: SVGD(0), "`particles` must be a positive integer; got 0"),
         (lambda: SVGD(2.5), "`particles` must be a positive integer; got 2.5"),
         (lambda: RepulsiveEnsemble(0), "`size` must be a positive integer; got 0"),
-        (lambda: SVGD(space="outputs"), '`space` must be "weights" or "functions"; got \'outputs\''),
+        (lambda: SVGD(space="outputs"), "`space` must be 'weights' or 'functions'; got 'outputs'"),
         (lambda: SVGD(kernel="rbf"), "`kernel` must be a ParticleKernel, such as RBF.*; got 'rbf'"),
         (lambda: SVGD(kernel=RBF), "`kernel` must be a ParticleKernel"),
         (lambda: RepulsiveEnsemble(kernel=LinearKernel()), "`kernel` must repel, .* got LinearKernel"),

@@ -149,7 +149,7 @@ def test_maximal_error_sees_one_bad_bin() -> None:
         ({"bins": 0}, "`bins` must be a positive integer; got 0"),
         ({"bins": 2.5}, "`bins` must be a positive integer; got 2.5"),
         ({"binning": "equal_mass"}, "`binning` must be a member of Binning; got 'equal_mass'"),
-        ({"level": 1.0}, "`level` must be between 0 and 1; got 1.0"),
+        ({"level": 1.0}, "`level` must lie strictly between 0 and 1; got 1.0"),
         ({"resamples": 0}, "`resamples` must be a positive integer; got 0"),
     ],
 )

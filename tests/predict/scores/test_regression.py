@@ -143,7 +143,7 @@ def test_interval_coverage_of_all_and_none() -> None:
         (lambda: interval_coverage([1.0], [0.0], [0.5]), "`low` must not be above `high`; got 1 that are"),
         (lambda: interval_coverage([0.0], [1.0, 2.0], [0.5]), "`high` must have the shape of `y`"),
         (lambda: interval_coverage([math.nan], [1.0], [0.5]), "`low` must hold numbers, not NaN"),
-        (lambda: interval_coverage([0.0], [1.0], [0.5], level=95), "`level` must be between 0 and 1; got 95"),
+        (lambda: interval_coverage([0.0], [1.0], [0.5], level=95), "`level` must lie strictly between 0 and 1; got 95"),
     ],
 )
 def test_bad_input_is_named(call: object, message: str) -> None:
