@@ -138,7 +138,9 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "outcomes.QuantitiesByPosition": lambda: {"of": tp.outcomes.Reals()},
     "decide.conformal.Cross": lambda: {"rule": tp.decide.conformal.Split()},
     "decide.conformal.CrossConformal": lambda: {
-        "rule": tp.decide.conformal.Split(), "level": 0.9, "scores": (_ones(5),)
+        "rule": tp.decide.conformal.Split(),
+        "level": 0.9,
+        "scores": (_ones(5),),
     },
     "PerLayer": lambda: {"priors": {"0": tp.GaussianPrior()}},
     "RandomBasis": lambda: {"rank": 2},
@@ -262,6 +264,7 @@ def constructors() -> dict[str, type]:
 
 LEGAL: dict[str, str] = {
     "": (
+        "each of "
         "accept activation antithetic base basis batch_size batches bends betas block blocks channels components "
         "confidence count curvature curve cycle dense_limit depth draws dtype each embedding ends entries "
         "estimator every factor factor_limit false_alarms family first hidden image_size in_channels in_features "
@@ -272,6 +275,8 @@ LEGAL: dict[str, str] = {
     ),
     "0": "answered decay errors explore floor jitter momentum pace ramp seed settle start warmup",
     "-1": "beta",
+    "None -1 0 1.5": "ignore",
+    "None []": "labels",
     "[]": "classes dropouts features knots parts scores values",
     "{}": "buffers optimizer_args scheduler_args",
     "1.5": (
@@ -325,7 +330,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "decide.EpsilonGreedy.batch_size decide.EpsilonGreedy.draws decide.NeuralLinear.batch_size "
         "decide.NeuralLinear.draws decide.ThompsonSampling.batch_size decide.ThompsonSampling.draws "
         "decide.conformal.AdaptiveConformal.window posteriors.LaplacePosterior.prior "
-        "posteriors.LaplacePosterior.likelihood"
+        "posteriors.LaplacePosterior.likelihood PerPosition.shape"
     ),
     "True": "nn.FilterResponseNorm.threshold",
     "0 1.5": (

@@ -161,7 +161,7 @@ def test_wrong_shapes_are_refused_in_words() -> None:
         given.prepare(tp.data.Data(x[:, 0], y[:, 0]))
     with pytest.raises(ArgumentError, match=r"`each` must learn nothing.*Normal\(scale=...\)"):
         tp.PerPosition(tp.Normal())
-    with pytest.raises(ArgumentError, match=r'`channels` must be "last" or "first"'):
+    with pytest.raises(ArgumentError, match=r"`channels` must be 'last' or 'first'"):
         tp.PerPosition(tp.Categorical(), channels="middle")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="`ignore` must be a finite number"):
         tp.PerPosition(tp.Categorical(), ignore=float("nan"))

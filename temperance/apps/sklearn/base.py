@@ -345,7 +345,8 @@ class BayesianEstimator(BaseEstimator):
             if name not in cls._learned:
                 raise ValueError(f"{name!r} is nothing that {cls.__name__} learns")
             setattr(made, name, saving.from_plain(value))
-        _check_units(made._x_units, made._blueprint.inputs)
+        _check_gaps(made)
+        _check_units(made._x_units, made._blueprint.inputs - len(made._gaps))
         _check_units(made._y_units, made._blueprint.outputs)
         return made
 
@@ -372,6 +373,16 @@ def _units(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, 
         scaler = StandardScaler().fit(values, sample_weight=weights)
     mean, scale = (np.asarray(part, dtype=np.float64) for part in (scaler.mean_, scaler.scale_))
     return np.nan_to_num(mean), np.where(np.isnan(scale), 1.0, scale)
+
+
+def _check_gaps(made: BayesianEstimator) -> None:
+    """Which columns had missing values, and what they are filled with, read from a file."""
+    gaps, fill = getattr(made, "_gaps", None), getattr(made, "_fill", None)
+    if not isinstance(gaps, np.ndarray) or gaps.ndim != 1 or not np.issubdtype(gaps.dtype, np.integer):
+        raise ValueError("its columns with missing values must be whole numbers")
+    columns = made._blueprint.inputs - len(gaps)
+    if not isinstance(fill, np.ndarray) or fill.shape != (columns,) or bool(((gaps < 0) | (gaps >= columns)).any()):
+        raise ValueError(f"what missing values become must be a number for each of {columns} columns")
 
 
 def _check_units(units: Any, columns: int) -> None:

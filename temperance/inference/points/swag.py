@@ -95,7 +95,7 @@ class SWAG(Wrapper):
             Recipe(
                 "multiswag",
                 "Ensemble(SWAG(MAP(lr=5e-3)), 5)",
-                "five Gaussians, each through the last places of a training of its own",
+                "five Gaussians, each through the last places of its own training",
             ),
         ),
         demo=(Recipe("SWAG", "SWAG(MAP(lr=0.03, optimizer=SGD, optimizer_args={'momentum': 0.9}))"),),

@@ -57,7 +57,7 @@ class PerPosition(Likelihood):
     def __post_init__(self) -> None:
         if not isinstance(self.each, Likelihood) or isinstance(self.each, PerPosition):
             raise ArgumentError(
-                f"`each` must be the likelihood of one position, e.g. Categorical(); got {self.each!r}."
+                f"`each` must be the likelihood of one position, e.g. Categorical(); got {shown(self.each)}."
             )
         if self.each.learned_parameters():
             raise ArgumentError(

@@ -103,7 +103,7 @@ class RealLikelihood(QuantityLikelihood):
         return None if each is None else t * location + each
 
     def begin(self, y: Tensor) -> dict[str, Tensor]:
-        """Refuse targets that are no numbers to learn from: their squares, of which variances are made, are infinite."""
+        """Refuse targets whose squares, of which variances are made, are infinite."""
         largest = float(y.abs().max()) if y.numel() else 0.0
         if largest > 1e-3 * torch.finfo(y.dtype).max ** 0.5:
             raise DataError(
