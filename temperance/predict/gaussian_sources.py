@@ -6,11 +6,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, singledispatch
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import derive_seed
@@ -45,6 +45,9 @@ class Law(Protocol):
 
     def learned_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and covariance of what the likelihood learns."""
+
+    def traced(self, x: Inputs) -> nn.Module:
+        """From inputs to mean and covariance of each row, as a graph of operations."""
 
 
 def law_of(engine: Engine, posterior: Posterior, x: Inputs) -> Law:
@@ -110,6 +113,9 @@ class Linearised:
 class LinearisedSource(Outputs):
     """Shared by the sources here: rows, outputs, and ``each`` weighted members for every component."""
 
+    by_row: ClassVar[bool] = True
+    """Whether members are of each row's own law, rather than functions of all rows."""
+
     def __init__(self, linear: Linearised, each: int, seed: int) -> None:
         self.linear, self.seed, self.each = linear, seed, each
         self.engine, self.x, self.batch_size = linear.engine, linear.x, linear.batch_size
@@ -128,6 +134,17 @@ class LinearisedSource(Outputs):
     def row_inputs(self) -> Inputs:
         """x."""
         return self.x
+
+    def points_of_rows(self) -> list[Tensor]:
+        """For each component, the standard normal points that stand for a row's outputs, S × C: each has its own, so
+        that what they miss averages out."""
+        return [z[:, : self.num_outputs] for z in self._points]
+
+    @cached_property
+    def _points(self) -> list[Tensor]:
+        """Those, and for what the likelihood learns."""
+        width = self.num_outputs + self.engine.layout.size - self.engine.layout.network_size
+        return [standard_points(self.each, width, self.weights, seed=k) for k in range(len(self.laws))]
 
     @abstractmethod
     def blocks(self) -> Iterator[OutputBlock]:
@@ -171,19 +188,16 @@ class MarginalSource(LinearisedSource):
             at += len(means[0])
 
     def blocks(self) -> Iterator[OutputBlock]:
-        """Each component has points of its own, so that what they miss averages out."""
-        size = self.engine.layout.size - self.engine.layout.network_size
-        like = self.weights
-        points = [standard_points(self.each, self.num_outputs + size, like, seed=k) for k in range(len(self.laws))]
+        """f + R z, for each point z."""
         drawn = []
-        for law, z in zip(self.laws, points, strict=True):
+        for law, z in zip(self.laws, self._points, strict=True):
             centre, spread = law.learned_moments()
             drawn.append(centre + z[:, self.num_outputs :] @ root_of(spread).mT)
         learned = self._unflatten(torch.cat(drawn))
         for rows, means, covariances in self.moments():
             made = [
-                mean + torch.einsum("bij,sj->sbi", root_of(covariance), z[:, : self.num_outputs])
-                for mean, covariance, z in zip(means, covariances, points, strict=True)
+                mean + torch.einsum("bij,sj->sbi", root_of(covariance), z)
+                for mean, covariance, z in zip(means, covariances, self.points_of_rows(), strict=True)
             ]
             yield rows, torch.cat(made), learned
 
@@ -229,6 +243,7 @@ def _noise_points(dimensions: int, like: Tensor) -> tuple[Tensor, Tensor]:
 class FunctionSource(LinearisedSource):
     """Draws of functions: f(x) + J(x) δ_s, one δ_s for all rows."""
 
+    by_row = False
     _kept: list[OutputBlock] | None = None
 
     @cached_property

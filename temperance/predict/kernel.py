@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator
@@ -56,6 +56,13 @@ class KernelLaw:
                 "the kernel matrix of the rows that the process is conditioned on is not positive definite to "
                 "rounding; use fewer rows (`size`), a network and data in float64, or Laplace(curvature=Dense())."
             )
+
+    def traced(self, x: Inputs) -> nn.Module:
+        """Not known: the rows it is conditioned on would have to be part of the graph."""
+        raise ArgumentError(
+            "a process over functions cannot be exported: it compares each input with the rows it was conditioned on. "
+            "Fit Laplace(), whose artefact says nearly the same."
+        )
 
     def _halves(self, x: Inputs, batch_size: int) -> tuple[Tensor, Tensor]:
         """Outputs, and whitened Jacobian rows in float64, some inputs at a time."""

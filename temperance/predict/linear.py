@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
@@ -27,6 +27,7 @@ from temperance.linalg.kronecker import matrix_output_covariance
 from temperance.linalg.operator import Covariance, MatrixCovariance
 from temperance.linalg.places import take
 from temperance.posteriors import CurvatureGaussian
+from temperance.predict.tracing import traced_moments
 
 _NUMBERS = 2**25  # of Jacobians held at once
 _JOINT_NUMBERS = 2**29  # of a block's Jacobian for a joint covariance
@@ -142,6 +143,7 @@ class LinearLaw:
         self.sources: list[tuple[Span, ...]] = [layer.places for layer in self.capture.layers]
         self.sources += [general.places for general in self.rest]
         self._layers = self._matched()
+        self._spread: dict[int, tuple[Tensor, list[int]]] = {}
 
     def _pass(self, x: Inputs) -> Pass:
         """A chunk on its way; a rule that its rows break is given up, and the chunk begun again."""
@@ -204,11 +206,20 @@ class LinearLaw:
         """Mean B × C and covariance B × C × C of the outputs, chunk by chunk."""
         for _, part in self.chunks(x, batch_size):
             with self.capture.attached():  # never across a yield: other members of a mixture use the same network
-                run = self._pass(part)
-                total = run.outputs.new_zeros(run.rows, run.classes, run.classes)
-                for block, factor in self.blocks:
-                    total += self._covariance(run, block, factor)
-            yield run.outputs, self.operator.temperature * total
+                made = self.moments_at(part)
+            yield made
+
+    def moments_at(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        """The same of one chunk, while the capture is attached: tensors in, tensors out, as one who traces it needs."""
+        run = self._pass(x)
+        total = run.outputs.new_zeros(run.rows, run.classes, run.classes)
+        for block, factor in self.blocks:
+            total += self._covariance(run, block, factor)
+        return run.outputs, self.operator.temperature * total
+
+    def traced(self, x: Inputs) -> nn.Module:
+        """:meth:`moments_at` as a graph of operations, for exporters."""
+        return traced_moments(self.moments_at, self.capture.attached, x)
 
     def _covariance(self, run: Pass, block: Block, factor: Covariance) -> Tensor:
         if isinstance(block.places, Tensor):
@@ -224,27 +235,34 @@ class LinearLaw:
             a, g = run.layer_rows(number)
             return factor.output_covariance(a[group], g[:, group])
         if factor.is_diagonal:
-            return self._diagonal_covariance(run, block.places, factor.diagonal())
+            return self._diagonal_covariance(run, self._variances(block.places, factor))
         half = factor.half(run.jacobian(block))
         return half @ half.mT
 
-    def _diagonal_covariance(self, run: Pass, places: Sequence[Span], variance: Tensor) -> Tensor:
+    def _variances(self, places: Sequence[Span], factor: Covariance) -> tuple[Tensor, list[int]]:
+        """Variances of a diagonal block in the places of θ, and the sources in which any is above zero; found once."""
+        known = self._spread.get(id(factor))
+        if known is None:
+            variance = factor.diagonal()
+            whole = torch.zeros(self.engine.layout.size, dtype=variance.dtype, device=variance.device)
+            at = 0
+            for start, stop in places:
+                whole[start:stop] = variance[at : at + stop - start]
+                at += stop - start
+            some = [k for k, spans in enumerate(self.sources) if bool((take(whole, spans) > 0).any())]
+            known = self._spread[id(factor)] = (whole, some)
+        return known
+
+    def _diagonal_covariance(self, run: Pass, spread: tuple[Tensor, list[int]]) -> Tensor:
         """Layer by layer: a matrix layer without its Jacobian, others with."""
-        whole = torch.zeros(self.engine.layout.size, dtype=variance.dtype, device=variance.device)
-        at = 0
-        for start, stop in places:
-            whole[start:stop] = variance[at : at + stop - start]
-            at += stop - start
+        whole, some = spread
         total: Tensor | float = 0.0
-        for number, spans in enumerate(self.sources):
-            own = take(whole, spans)
-            if not bool((own > 0).any()):
-                continue
+        for number in some:
             layer: Layer | None = self.capture.layers[number] if number < len(self.capture.layers) else None
             if isinstance(layer, Matrix) and layer.has_weight and not isinstance(layer, Lookup):
                 total = total + self._matrix_diagonal(run, number, layer, whole)
                 continue
-            scaled = run.jacobian_of(number) * own.sqrt()
+            scaled = run.jacobian_of(number) * take(whole, self.sources[number]).sqrt()
             total = total + scaled @ scaled.mT
         assert isinstance(total, Tensor)
         return total

@@ -17,14 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.apps.integrations.exportable import STATISTICS, ExportablePredictive
-from temperance.core.checks import check_count, check_level
+from temperance.apps.integrations.exportable import (
+    STATISTICS,
+    ExportableDraws,
+    ExportableLinearised,
+    ExportablePredictive,
+)
+from temperance.core.checks import check_count, check_level, shown
 from temperance.core.errors import ArgumentError, NetworkError
 from temperance.core.seeds import check_seed
 from temperance.data.data import DataInfo, _as_inputs
-from temperance.data.sources import first_tensor, map_tensors
+from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.model.likelihoods import QuantityLikelihood, RealLikelihood
 from temperance.model.likelihoods.base import Likelihood
+from temperance.model.target import Target
+from temperance.predict.gaussian_sources import LinearisedSource
+from temperance.predict.tracing import rows_of
 from temperance.run.fitted import Fitted
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -55,10 +63,11 @@ def export_predictive(
         fitted: any run whose predictions are averages over settings of the weights.
         example_x: a few rows of inputs, for their shapes and dtypes. (Raw ones, with ``normalise``.)
         path: a file to write, ``something.pt2``.
-        draws: how many settings of θ go into the artefact: its size is that of so many networks.
+        draws: how many settings of θ go into the artefact: its size is that of so many networks. Of a linearised
+            network, which takes the place of one network and its covariance: how many points stand for each row's law.
         seed: which draws, of a continuous posterior.
-        by: ``"network"`` to export the draws of a Laplace posterior, whose predictions are linearised unless told;
-            linearised ones cannot be exported.
+        by: ``"linearised"``, what a Laplace posterior does unless told: the artefact then has the network's backward
+            passes in it. ``"network"``: draws through the network itself.
         levels: of the quantiles; 5 %, 50 % and 95 % unless told, none of ``StudentT``.
         normalise: the ``info`` of standardised data: the artefact then takes raw inputs and answers in original units.
         dynamic_batch: let the number of rows vary.
@@ -74,24 +83,22 @@ def export_predictive(
     """
     if path is not None and Path(path).suffix != ".pt2":
         raise ArgumentError(f"`path` must end in .pt2, torch's format of exported programs; got {str(path)!r}.")
-    module = predictive_module(fitted, draws=draws, seed=seed, by=by, levels=levels, normalise=normalise)
-    target = fitted.target
-    x = map_tensors(lambda t: t.to(target.device), target.cast(_as_inputs(example_x, "example_x")))
-    if normalise is not None and not isinstance(x, Tensor):
-        raise ArgumentError("`normalise` needs inputs that are one tensor; got several.")
-    if first_tensor(x).dim() < 1 or len(first_tensor(x)) < 1:
-        raise ArgumentError("`example_x` must have at least one row; got none.")
+    x = _example(fitted.target, example_x, normalise)
+    module = predictive_module(
+        fitted, draws=draws, seed=seed, by=by, levels=levels, normalise=normalise, example_x=example_x
+    )
     if dynamic_batch:  # one row would be taken for a fixed number, and two leave symbols behind that nothing uses
-        x = map_tensors(lambda t: t[torch.arange(_EXAMPLES, device=t.device) % len(t)], x)
-    target.likelihood.check_outputs(target.probe_outputs(x))
+        x = rows_of(x, _EXAMPLES)
     shapes = (map_tensors(_first_free, x),) if dynamic_batch else None
     problems = []
-    for module.at_once in (True, False):
+    for at_once in module.ways():
+        module.at_once = at_once
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own functions
+                warnings.filterwarnings("ignore", "The tensor attributes? .*were assigned during export")  # of an LSTM
                 program = torch.export.export(module, (x,), dynamic_shapes=shapes)
-                if module.at_once:  # what was batched is written as operations that any reader knows
+                if at_once:  # what was batched is written as operations that any reader knows
                     program = program.run_decompositions({})
             break
         except Exception as error:  # what cannot be batched is written out draw by draw; what cannot either is reported
@@ -106,9 +113,21 @@ def export_predictive(
     return program
 
 
+def _example(target: Target, example_x: Any, normalise: DataInfo | None) -> Inputs:
+    """The rows to trace with, as the network takes them but for ``normalise``."""
+    x = map_tensors(lambda t: t.to(target.device), target.cast(_as_inputs(example_x, "example_x")))
+    if normalise is not None and not isinstance(x, Tensor):
+        raise ArgumentError("`normalise` needs inputs that are one tensor; got several.")
+    if first_tensor(x).dim() < 1 or len(first_tensor(x)) < 1:
+        raise ArgumentError("`example_x` must have at least one row; got none.")
+    target.likelihood.check_outputs(target.probe_outputs(x))
+    return x
+
+
 def predictive_module(
     fitted: Fitted,
     *,
+    example_x: Any = None,
     draws: int | None = None,
     seed: int = 0,
     by: str | None = None,
@@ -116,17 +135,19 @@ def predictive_module(
     normalise: DataInfo | None = None,
 ) -> ExportablePredictive:
     """The posterior predictive as a plain module, for compilers and exporters other than torch's own; see
-    :func:`export_predictive` for the arguments. Its attribute ``at_once`` batches the draws by ``vmap``."""
+    :func:`export_predictive` for the arguments; ``example_x`` is needed where predictions are linearised. The attribute
+    ``at_once`` of draws batches them by ``vmap``."""
     target, posterior = fitted.target, fitted.posterior
     by = posterior.predicts if by is None else by
-    if by != "network":
-        raise ArgumentError(
-            f'`by` must be "network": predictions of the linearised network ({by!r}) need the Jacobian and cannot be '
-            f'exported. by="network" exports draws of {type(posterior).__name__} through the network itself, whose '
-            "predictions differ."
-        )
+    if by not in ("network", "linearised"):
+        raise ArgumentError(f'`by` must be "network" or "linearised" of what is exported; got {shown(by)}.')
     STATISTICS.of(target.likelihood.outcome)  # refused here, rather than as torch's failure to trace
     chosen, units = _levels(target.likelihood, levels), _units(normalise, target.likelihood)
+    if by == "linearised":
+        if example_x is None:
+            raise ArgumentError("`example_x` must be given for linearised predictions; got None.")
+        example = _example(target, example_x, normalise)
+        return _linearised(fitted, _normalised(example, units), draws, check_seed(seed), chosen, units)
     nodes = posterior.nodes(None if draws is None else check_count(draws, "draws"), check_seed(seed))
     theta, buffers = nodes.fetch(0, len(nodes))
     theta = theta.to(target.device)
@@ -135,7 +156,33 @@ def predictive_module(
     values |= {n: v.to(target.device).clone() for n, v in buffers.items()}
     learned = {n: v.clone() for n, v in target.layout.unflatten(theta, "likelihood").items()}
     network = _without(copy.deepcopy(target.network).requires_grad_(False), list(values))
-    return ExportablePredictive(network, target.likelihood, weights, values, learned, chosen, units).eval()
+    return ExportableDraws(network, target.likelihood, weights, values, learned, chosen, units).eval()
+
+
+def _normalised(x: Inputs, units: DataInfo) -> Inputs:
+    if units.x_mean is None or units.x_scale is None or not isinstance(x, Tensor):
+        return x
+    return (x - units.x_mean.to(x)) / units.x_scale.to(x)
+
+
+def _linearised(
+    fitted: Fitted, x: Inputs, draws: int | None, seed: int, levels: tuple[float, ...], units: DataInfo
+) -> ExportablePredictive:
+    """The predictive of the network linearised, with the points and noise levels that ``predict`` itself would use."""
+    predictive = fitted.predict(x, by="linearised", draws=draws, seed=seed)
+    source = predictive.source
+    if not isinstance(source, LinearisedSource) or not source.by_row:
+        raise ArgumentError(
+            f"predictions with {fitted.target.probe_outputs(x).shape[-1]} outputs are draws of functions, which cannot "
+            'be exported; by="network" exports draws through the network itself.'
+        )
+    _, _, learned = next(iter(source.blocks()))
+    kept = {name: value.clone() for name, value in learned.items() if name not in ("epistemic", "covariance")}
+    points = None if "epistemic" in learned else torch.stack(source.points_of_rows())
+    laws = [law.traced(x) for law in source.laws]
+    return ExportableLinearised(
+        laws, points, fitted.target.likelihood, predictive.likelihood, source.weights, kept, levels, units
+    ).eval()
 
 
 def _first_free(tensor: Tensor) -> Any:

@@ -14,39 +14,39 @@ from temperance.data.data import DataInfo
 from temperance.data.sources import Inputs, map_tensors
 from temperance.engine import outputs as forward
 from temperance.model.likelihoods import RealLikelihood
-from temperance.model.likelihoods.base import Likelihood
+from temperance.model.likelihoods.base import LearnedValues, Likelihood
 
 _COUNT_BITS = 30  # quantiles of counts are below 2³⁰
 _LARGEST_LOG_RATE = 20.0
 
 
 class ExportablePredictive(nn.Module):
-    """p(y | x, D) = Σ_s w_s p(y | x, θ_s) in operations that ``torch.export`` can write down: S settings of the
-    weights, stacked, and the statistics of :class:`temperance.predict.Predictive` as a dictionary of tensors.
+    """p(y | x, D) = Σ_s w_s p(y | x, member s) in operations that ``torch.export`` can write down, and the statistics
+    of :class:`temperance.predict.Predictive` as a dictionary of tensors.
 
     Made by ``temperance.apps.integrations.export.predictive_module``; ``export_predictive`` lists what it returns.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        likelihood: Likelihood,
-        weights: Tensor,
-        values: dict[str, Tensor],
-        learned: dict[str, Tensor],
-        levels: Sequence[float],
-        units: DataInfo,
-    ) -> None:
+    def __init__(self, likelihood: Likelihood, weights: Tensor, levels: Sequence[float], units: DataInfo) -> None:
         super().__init__()
-        self.network = network
-        self.likelihood, self.levels, self.at_once = likelihood, tuple(levels), False
-        self.values, self.learned = list(values), list(learned)
-        for k, value in enumerate([*values.values(), *learned.values()]):
-            self.register_buffer(f"stack_{k}", value)
+        self.likelihood, self.member_likelihood, self.levels = likelihood, likelihood, tuple(levels)
+        self.at_once = False
         self.register_buffer("weights", weights)
         for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
             given = getattr(units, name)
-            self.register_buffer(name, None if given is None else given.to(weights))
+            if given is None:  # not a buffer of None: torch.export counts such among the others
+                setattr(self, name, None)
+            else:
+                self.register_buffer(name, given.to(weights))
+
+    def ways(self) -> tuple[bool, ...]:
+        """The values of ``at_once`` to try, best first."""
+        return (False,)
+
+    def members(self, x: Inputs) -> tuple[Tensor, LearnedValues]:
+        """Outputs of all members, S × B × C, and what the likelihood learned in each. A member whose location is itself
+        Gaussian has its variance under ``"epistemic"``."""
+        raise NotImplementedError
 
     def forward(self, x: Any) -> dict[str, Tensor]:
         """Statistics of y at the rows of ``x``: a tensor, or a tuple or dictionary of tensors as the network takes."""
@@ -54,23 +54,13 @@ class ExportablePredictive(nn.Module):
         x = map_tensors(lambda t: t.to(weights.dtype) if t.is_floating_point() else t, x)
         if isinstance(self.x_mean, Tensor):
             x = (x - self.x_mean) / self.x_scale
-        stacks: list[Any] = [getattr(self, f"stack_{k}") for k in range(len(self.values) + len(self.learned))]
-        values = dict(zip(self.values, stacks, strict=False))
-        learned = dict(zip(self.learned, stacks[len(self.values) :], strict=True))
-        outputs = self._outputs(values, x)
+        outputs, learned = self.members(x)
         each = self.likelihood.mean(outputs, learned)
         mean = torch.tensordot(weights, each, dims=1)
         epistemic = torch.tensordot(weights, (each - mean).square(), dims=1)
+        if "epistemic" in learned:
+            epistemic = epistemic + torch.tensordot(weights, learned["epistemic"], dims=1)
         return STATISTICS.of(self.likelihood.outcome)(self, mean, epistemic, outputs, learned)
-
-    def _outputs(self, values: dict[str, Tensor], x: Inputs) -> Tensor:
-        if self.at_once:
-            made = forward.at_once(self.network, values, x, stacked_inputs=False)
-        else:
-            count = len(next(iter(values.values())))
-            rows = [{name: value[s] for name, value in values.items()} for s in range(count)]
-            made = torch.stack([forward.functional(self.network, row, x) for row in rows])
-        return self.likelihood.arrange(made, 2)
 
     def in_units(self, y: Tensor) -> Tensor:
         """Back from the standardised targets that were learned."""
@@ -84,7 +74,98 @@ class ExportablePredictive(nn.Module):
         return std if scale is None else std * scale
 
 
-LearnedValues = dict[str, Tensor]
+class ExportableDraws(ExportablePredictive):
+    """Members are S settings of the weights, stacked; ``at_once`` batches them by ``vmap``."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        likelihood: Likelihood,
+        weights: Tensor,
+        values: dict[str, Tensor],
+        learned: dict[str, Tensor],
+        levels: Sequence[float],
+        units: DataInfo,
+    ) -> None:
+        super().__init__(likelihood, weights, levels, units)
+        self.network = network
+        self.values, self.learned = list(values), list(learned)
+        for k, value in enumerate([*values.values(), *learned.values()]):
+            self.register_buffer(f"stack_{k}", value)
+
+    def ways(self) -> tuple[bool, ...]:
+        """At once if that can be. Not with recurrent layers, whose one operation ``vmap`` takes apart into several for
+        each step in time: draw by draw it stays what it is."""
+        return (False,) if any(isinstance(part, nn.RNNBase) for part in self.network.modules()) else (True, False)
+
+    def members(self, x: Inputs) -> tuple[Tensor, LearnedValues]:
+        """See :class:`ExportablePredictive`."""
+        stacks: list[Any] = [getattr(self, f"stack_{k}") for k in range(len(self.values) + len(self.learned))]
+        values = dict(zip(self.values, stacks, strict=False))
+        return self._outputs(values, x), dict(zip(self.learned, stacks[len(self.values) :], strict=True))
+
+    def _outputs(self, values: dict[str, Tensor], x: Inputs) -> Tensor:
+        if self.at_once:
+            made = forward.at_once(self.network, values, x, stacked_inputs=False)
+        else:
+            count = len(next(iter(values.values())))
+            rows = [{name: value[s] for name, value in values.items()} for s in range(count)]
+            made = torch.stack([forward.functional(self.network, row, x) for row in rows])
+        return self.likelihood.arrange(made, 2)
+
+
+class ExportableLinearised(ExportablePredictive):
+    """Members are points of each row's Gaussian over the outputs, f(x) + R(x) z_s with R Rᵀ = J Σ Jᵀ; where noise adds
+    to the outputs they are the Gaussian itself. ``laws`` are graphs from inputs to its mean and covariance, one for
+    each component of a mixture; of ``points`` each component has as many as of the others, K × S × C."""
+
+    def __init__(
+        self,
+        laws: Sequence[nn.Module],
+        points: Tensor | None,
+        likelihood: Likelihood,
+        member_likelihood: Likelihood,
+        weights: Tensor,
+        learned: dict[str, Tensor],
+        levels: Sequence[float],
+        units: DataInfo,
+    ) -> None:
+        super().__init__(likelihood, weights, levels, units)
+        self.member_likelihood = member_likelihood
+        self.laws, self.learned = nn.ModuleList(laws), list(learned)
+        if points is None:
+            self.points = None
+        else:
+            self.register_buffer("points", points)
+        for k, value in enumerate(learned.values()):
+            self.register_buffer(f"learned_{k}", value)
+
+    def members(self, x: Inputs) -> tuple[Tensor, LearnedValues]:
+        """See :class:`ExportablePredictive`."""
+        learned = {name: getattr(self, f"learned_{k}") for k, name in enumerate(self.learned)}
+        moments = [law(x) for law in self.laws]
+        if isinstance(self.points, Tensor):
+            made = [
+                mean + torch.einsum("bij,sj->sbi", _root(covariance), z)
+                for (mean, covariance), z in zip(moments, self.points, strict=True)
+            ]
+            return torch.cat(made), learned
+        weights: Any = self.weights
+        each = len(weights) // len(moments)
+        variances = [covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0) for _, covariance in moments]
+        learned["epistemic"] = torch.cat([v.expand(each, *v.shape) for v in variances])
+        return torch.cat([mean.expand(each, *mean.shape) for mean, _ in moments]), learned
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """R with R Rᵀ = covariance, lower triangular; a trace of noise keeps a singular one from failing."""
+    wide = covariance.double()
+    size = wide.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    eye = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
+    floor = 1e-7 if covariance.dtype == torch.float32 else 1e-13
+    return torch.linalg.cholesky_ex(wide + (floor * size + 1e-30) * eye).L.to(covariance)
+
+
 Statistics = Callable[[ExportablePredictive, Tensor, Tensor, Tensor, LearnedValues], dict[str, Tensor]]
 
 STATISTICS: ByOutcome[Statistics] = ByOutcome(
@@ -147,7 +228,7 @@ def _shares(module: ExportablePredictive, outputs: Tensor) -> tuple[Tensor, Tens
 
 def real_quantiles(module: ExportablePredictive, outputs: Tensor, learned: LearnedValues) -> Tensor:
     """Between the least and the greatest of the members' quantiles."""
-    family = cast(RealLikelihood, module.likelihood)
+    family = cast(RealLikelihood, module.member_likelihood)
     shares, levels = _shares(module, outputs)
     location = family.location(outputs).double()
     scale = family.noise_scale(outputs, learned).double().expand_as(location)[:, None, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import temperance as tp
 from temperance.apps.integrations.export import export_predictive, predictive_module
-from temperance.core.errors import ArgumentError, NetworkError
+from temperance.core.errors import ArgumentError, NetworkError, TemperanceWarning
 from temperance.linalg import DiagonalCovariance
 from temperance.posteriors import Draws, DropoutPosterior, Gaussian, Mixture, Point
 from temperance.run.fitted import RunInfo
@@ -92,9 +93,45 @@ def dropout() -> tp.Fitted:
     return fitted(network, tp.Categorical(), lambda t: DropoutPosterior(rand(t.layout.size), ("2",)))
 
 
+def laplace(network: nn.Module, likelihood: tp.Likelihood, x: Tensor, y: Tensor, method=None, **settings) -> tp.Fitted:
+    """Linearised, at a temperature of its own."""
+    target = tp.Target(network, likelihood, PRIOR, temperature=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TemperanceWarning)
+        return tp.fit(target, method or tp.Laplace(tp.MAP(lr=1e-2), **settings), (x, y), epochs=5)
+
+
+def uneven(one: tp.Fitted, two: tp.Fitted) -> tp.Fitted:
+    mixed = Mixture((one.posterior, two.posterior), (0.9, 0.1))
+    return tp.Fitted(one.target, mixed, RunInfo())
+
+
+def laplace_values() -> tp.Fitted:
+    """Two members whose learned noise is uncertain, of weights that differ."""
+    y = rand(6, 2) + X[:, :2]
+    return uneven(*(laplace(mlp(2), tp.Normal(), X, y + k, curvature=tp.Dense()) for k in range(2)))
+
+
+def laplace_classes() -> tp.Fitted:
+    def one(k: int) -> tp.Fitted:
+        network = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 3))
+        return laplace(network, tp.Categorical(), X.unsqueeze(1), (torch.arange(6) + k) % 3)
+
+    return uneven(one(0), one(1))
+
+
+def laplace_last() -> tp.Fitted:
+    """As many rows as a tracer is shown, as many features: it may not take one for the other."""
+    x = rand(9, 7)
+    method = tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-2), curvature=tp.Diagonal()))
+    network = nn.Sequential(nn.Linear(7, 8), nn.Tanh(), nn.Linear(8, 2))
+    return laplace(network, tp.HeteroscedasticNormal(), x, rand(9, 1), method)
+
+
 X = rand(6, 3)
 RAW = tp.data.Data(10 + 3 * X, 100 + 20 * rand(6, 1))
 UNITS = RAW.standardise().info
+UNITS2 = tp.data.Data(RAW.x, 100 + 20 * rand(6, 2)).standardise().info
 NAMED = {"ids": torch.randint(0, 7, (6, 5), generator=RNG), "mask": torch.ones(6, 5)}
 CASES = {
     "categorical-batch-norm": (with_batch_norm, X.unsqueeze(1), {}),
@@ -111,8 +148,13 @@ CASES = {
         X,
         {"draws": 6},
     ),
+    "laplace-values": (laplace_values, RAW.x, {"normalise": UNITS2}),
+    "laplace-classes": (laplace_classes, X.unsqueeze(1), {}),
+    "laplace-last": (laplace_last, rand(6, 7), {"draws": 20}),
+    "laplace-counts": (lambda: laplace(mlp(1), tp.Poisson(), X, torch.arange(6.0).unsqueeze(1)), X, {}),
+    "laplace-labels": (lambda: laplace(mlp(2), tp.Bernoulli(), X, (rand(6, 2) > 0).float()), X, {}),
 }
-QUICK = ("categorical-batch-norm", "normal-learned")
+QUICK = ("categorical-batch-norm", "normal-learned", "laplace-values", "laplace-classes")
 
 READER = """
 import sys
@@ -161,10 +203,10 @@ def read_elsewhere(cases, folder: Path) -> dict[str, tuple[tp.Fitted, dict[str, 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_module_says_what_predict_says(name: str, at_once: bool) -> None:
     make, x, settings = CASES[name]
-    if name == "normal-loop" and at_once:
-        pytest.skip("cannot be batched")
     run = make()
-    module = predictive_module(run, **settings)
+    module = predictive_module(run, example_x=x, **settings)
+    if name == "normal-loop" or name.startswith("laplace"):
+        at_once = False
     module.at_once = at_once
     with torch.no_grad():
         check(run, module(x), x, settings)
@@ -234,12 +276,53 @@ def test_a_fixed_batch() -> None:
 
 
 def test_laplace_is_exported_by_draws_where_asked() -> None:
-    target = tp.Target(mlp(1), tp.Normal(scale=0.3), PRIOR)
-    run = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2)), (X, rand(6, 1)), epochs=20)
-    with pytest.raises(ArgumentError, match="linearised network"):
-        export_predictive(run, X)
+    run = laplace(mlp(1), tp.Normal(scale=0.3), X, rand(6, 1))
     found = export_predictive(run, X, by="network", draws=5, levels=()).module()(X)
     torch.testing.assert_close(found["std"], run.predict(X, by="network", draws=5).std(), rtol=1e-4, atol=1e-6)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase] = nn.GRU) -> None:
+        super().__init__()
+        self.memory, self.head = kind(1, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.memory(x.unsqueeze(-1))[0][:, -1])
+
+
+def test_a_recurrent_layer_stays_one_operation_for_each_draw() -> None:
+    run = fitted(Recurrent(nn.LSTM), tp.Categorical(), draws)
+    program = export_predictive(run, X)
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called.count("aten.lstm.input") == 4
+    torch.testing.assert_close(program.module()(X)["probs"], run.predict(X).probs)
+
+
+def test_what_cannot_be_linearised_in_a_file_is_refused() -> None:
+    y = torch.arange(6) % 2
+    run = laplace(Recurrent(), tp.Categorical(), X, y)
+    with pytest.raises(ArgumentError, match=r'no rule for its gradients.*by="network"'):
+        export_predictive(run, X)
+    assert export_predictive(run, X, by="network", draws=2).module()(X)["probs"].shape == (6, 2)
+    process = laplace(mlp(2), tp.Categorical(), X, y, tp.FunctionalLaplace(tp.MAP(lr=1e-2)))
+    with pytest.raises(ArgumentError, match="process over functions cannot be exported"):
+        export_predictive(process, X)
+    many = laplace(mlp(70), tp.Categorical(), X, torch.arange(6), curvature=tp.Diagonal())
+    with pytest.raises(ArgumentError, match="70 outputs are draws of functions"):
+        export_predictive(many, X)
+    with pytest.raises(ArgumentError, match="`by` must be"):
+        export_predictive(many, X, by="probit")
+    with pytest.raises(ArgumentError, match="`example_x` must be given"):
+        predictive_module(laplace(mlp(2), tp.Categorical(), X, y))
+    with pytest.raises(ArgumentError, match="need a Laplace posterior"):
+        export_predictive(fitted(mlp(2), tp.Categorical(), draws), X, by="linearised")
+
+
+def test_a_linearised_network_is_kept_once() -> None:
+    run = laplace(mlp(2), tp.Categorical(), X, torch.arange(6) % 2, curvature=tp.Diagonal())
+    program = export_predictive(run, X)
+    held = {id(v.untyped_storage()): v.numel() for v in [*program.state_dict.values(), *program.constants.values()]}
+    assert sum(held.values()) < 5 * run.target.layout.size + 128 * 2 * 2  # weights, variances, points
 
 
 def test_errors(tmp_path: Path) -> None:

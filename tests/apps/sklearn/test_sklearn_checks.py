@@ -18,10 +18,18 @@ SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 12, "batch_size": 32}
 class WholeNumbers(BayesianCounts):
     """The checks bring real targets; counts are whole and not negative. Beyond that, all checks must pass."""
 
-    def fit(self, X: Any, y: Any) -> WholeNumbers:
-        if y is None or np.asarray(y).dtype.kind not in "if" or not np.isfinite(np.asarray(y)).all():
-            return super().fit(X, y)
-        return super().fit(X, np.abs(np.rint(np.asarray(y))))
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> WholeNumbers:
+        return super().fit(X, _whole(y), sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> WholeNumbers:
+        return super().partial_fit(X, _whole(y), sample_weight)
+
+
+def _whole(y: Any) -> Any:
+    """Rounded, unless the check is about what an estimator says of bad targets."""
+    if y is None or np.asarray(y).dtype.kind not in "if" or not np.isfinite(np.asarray(y)).all():
+        return y
+    return np.abs(np.rint(np.asarray(y)))
 
 
 def _other_steps(estimator: Any) -> dict[str, str]:
