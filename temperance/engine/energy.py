@@ -19,6 +19,7 @@ from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.compiling import Compiled
 from temperance.engine.native.mlp import NativeMLP
+from temperance.engine.native.walk import NativeEnergy
 from temperance.engine.workspace import Workspace
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior
@@ -49,7 +50,7 @@ class Energies:
         self.workspace, self.likelihood, self.prior = workspace, likelihood, prior
         self.likelihood_temperature = likelihood_temperature
         self.x, self.y, self.weights = batch.x, batch.y, batch.weights
-        self.native = None
+        self.native: NativeEnergy | None = None
         if isinstance(batch.x, Tensor) and batch.weights is None:  # the kernels count each row once
             self.native = NativeMLP.of(
                 workspace.network, workspace.layout, likelihood, prior, likelihood_temperature, batch.x, batch.y

@@ -18,6 +18,8 @@ from temperance.core.seeds import check_seed
 from temperance.data.data import Data
 from temperance.engine.compiling import Compiled, has_compiler
 from temperance.engine.energy import Energies, OwnEnergies
+from temperance.engine.native.density import NativeDensity, Unknown
+from temperance.engine.native.walk import NativeEnergy
 from temperance.inference import Collect, Ensemble, Warmup
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, SteppingKernel
 from temperance.inference.langevin.sampler import Sampler
@@ -34,7 +36,8 @@ from temperance.run.fitted import Fitted
 LogDensity = Callable[[Tensor], Tensor]
 _SHOWN = 10  # coordinates in what is printed of draws
 _GRADIENTS_OF_A_TREE = 15.0  # of NUTS, as a rule; it may take a thousand
-_WORTH_COMPILING = 20_000  # gradients: half a millisecond is saved by each
+_WORTH_WRITING = 2_000  # gradients from which machine code pays: half a millisecond is saved by each, a second spent
+_WORTH_COMPILING = 30_000  # the same of torch.compile, which takes ten seconds and saves less
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,9 +129,10 @@ def sample(
         every: steps between draws.
         seed: decides everything random.
         checkpoint: a folder; the run is saved there as it goes, and goes on from there.
-        compile: make machine code of the density and its gradient, for all chains at once, with ``torch.compile``:
-            some ten times faster once it is there, which takes some seconds and a C++ compiler. ``None``: where the run
-            is long enough to gain by it. What cannot be compiled runs as it is, and that is said.
+        compile: make machine code of the density and its gradient: up to a hundred times faster, once it is there,
+            which takes about a second and a C compiler. ``None``: where the run is long enough to gain by it. What
+            cannot be written in C (an ``if`` on values, factorisations of matrices) is left to ``torch.compile``, or
+            runs as it is, and that is said.
         progress: show a progress bar; ``None`` shows it on a terminal.
 
     >>> import temperance as tp
@@ -145,11 +149,17 @@ def sample(
     check_whole(warmup, "warmup", "a number of steps")
     check_flag(compile, "compile", optional=True)
     begin = _starts(start, chains)
-    if compile is None:
-        compile = _pays(method, burn_steps(method, warmup) + draws * every) and has_compiler()
-    network = _DensityNetwork(log_density, begin[0], chains if compile else None)
-    target = _target_of(network)
     _check_finite_at(log_density, begin)
+    native, told = None, None
+    if compile is not False and isinstance(method, HamiltonianSampler):  # others take their gradients as networks do
+        gradients = _gradients(method, burn_steps(method, warmup) + draws * every)
+        if compile or gradients >= _WORTH_WRITING:
+            native, told = _machine_code(log_density, begin, bool(compile) or gradients >= _WORTH_COMPILING)
+    by_torch = told is not None and has_compiler()
+    network = _DensityNetwork(log_density, begin[0], native, chains if by_torch else None)
+    target = _target_of(network)
+    if told is not None:
+        warnings.warn(told, TemperanceWarning, stacklevel=2)
     if isinstance(method, SteppingKernel) and method.step_size is None:
         method = Warmup(method, warmup)
     burn = burn_steps(method, warmup)
@@ -169,6 +179,8 @@ def sample(
         checkpoint=checkpoint,
         progress=progress,
     )
+    if told is not None:
+        fitted.info.remarks.append(told)
     if network.failures.count:
         fitted.info.remarks.append(network.failures.remark())
         warnings.warn(network.failures.remark(), TemperanceWarning, stacklevel=2)
@@ -181,10 +193,21 @@ def burn_steps(method: Sampler, warmup: int) -> int:
     return warmup if settling is None else settling
 
 
-def _pays(method: Sampler, steps: int) -> bool:
-    """Whether there will be so many gradients that to compile them is soon made up for."""
-    each = min(method.facts().cost.gradients_per_step, _GRADIENTS_OF_A_TREE)
-    return steps * each >= _WORTH_COMPILING
+def _gradients(method: Sampler, steps: int) -> float:
+    """About how many a chain will take."""
+    return steps * min(method.facts().cost.gradients_per_step, _GRADIENTS_OF_A_TREE)
+
+
+def _machine_code(log_density: LogDensity, begin: Tensor, tell: bool) -> tuple[NativeEnergy | None, str | None]:
+    """The density in C; or what to say, if it is worth saying, where that cannot be."""
+    try:
+        return NativeDensity.of(log_density, begin), None
+    except Unknown as reason:
+        slower = (
+            f"`log_density` could not be made into machine code ({reason}); the run goes on without it, and slower. "
+            "Write it in elementwise operations, sums, products and indexing of tensors, or pass compile=False."
+        )
+        return None, slower if tell else None
 
 
 def _starts(start: Any, chains: int) -> Tensor:
@@ -260,8 +283,15 @@ class _Failures:
 class _DensityEnergies(Energies):
     """−log p of all chains: without the detour through a network."""
 
-    def __init__(self, log_density: LogDensity, size: int, failures: _Failures, rows: int | None = None) -> None:
-        self.native = None
+    def __init__(
+        self,
+        log_density: LogDensity,
+        size: int,
+        failures: _Failures,
+        native: NativeEnergy | None = None,
+        rows: int | None = None,
+    ) -> None:
+        self.native = native
         self.prior = BoundPrior([(slice(0, size), _FlatDensity())])
         self.function = log_density
         self.failures = failures
@@ -271,6 +301,8 @@ class _DensityEnergies(Energies):
         self.together: Callable[[Tensor], Tensor] | None = torch.func.vmap(self.function, randomness="error")
 
     def __call__(self, theta: Tensor, grad: Tensor | None = None) -> Tensor:
+        if self.native is not None:
+            return super().__call__(theta, grad)
         if grad is not None and self.compiled is not None and self.proven and len(theta) <= (self.rows or 0):
             found = self._at_once(theta, grad)
             if found is not None:
@@ -331,9 +363,15 @@ class _DensityEnergies(Energies):
 
 
 class _DensityNetwork(OwnEnergies):
-    def __init__(self, log_density: LogDensity, start: Tensor, compiled_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        log_density: LogDensity,
+        start: Tensor,
+        native: NativeEnergy | None = None,
+        compiled_rows: int | None = None,
+    ) -> None:
         super().__init__()
-        self.compiled_rows = compiled_rows
+        self.native, self.compiled_rows = native, compiled_rows
         self.theta = nn.Parameter(start.clone())
         self._log_density = log_density
         self.failures = _Failures()
@@ -342,7 +380,8 @@ class _DensityNetwork(OwnEnergies):
     def own_energies(self) -> Energies:
         """−log p, made once for each working copy."""
         if self._energies is None:
-            self._energies = _DensityEnergies(self._log_density, self.theta.numel(), self.failures, self.compiled_rows)
+            size = self.theta.numel()
+            self._energies = _DensityEnergies(self._log_density, size, self.failures, self.native, self.compiled_rows)
         return self._energies
 
     def forward(self, x: Tensor) -> Tensor:

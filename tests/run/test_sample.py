@@ -156,7 +156,7 @@ def test_draws_print_a_summary():
 
 
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
-def test_machine_code_gives_the_same_numbers(monkeypatch):
+def test_compiled_by_torch_it_gives_the_same_numbers():
     """Chains that need another number of rows at a time, and places that are impossible."""
 
     def density(theta):
@@ -177,30 +177,29 @@ def test_machine_code_gives_the_same_numbers(monkeypatch):
     ("method", "options", "pays"),
     [
         (tp.NUTS(), {}, True),
-        (tp.NUTS(), {"draws": 100, "warmup": 200}, False),
-        (tp.HMC(step_size=0.1, length=50), {"draws": 1000}, True),
-        (tp.SGLD(lr=0.1), {"draws": 1000}, False),
+        (tp.NUTS(), {"draws": 20, "warmup": 100}, False),
+        (tp.HMC(step_size=0.1, length=50), {"draws": 200, "warmup": 0}, True),
+        (tp.SGLD(lr=0.1), {"draws": 5000}, None),
     ],
 )
-def test_long_runs_are_compiled_where_there_is_a_compiler(monkeypatch, method, options, pays):
+def test_long_runs_become_machine_code(monkeypatch, method, options, pays):
+    """``None``: a method that has no use for it."""
+
     class Asked(Exception):
         pass
 
     asked = []
 
-    def network(density, start, rows=None):
-        asked.append(rows)
+    def network(density, start, native=None, rows=None):
+        asked.append(native is not None)
         raise Asked
 
     monkeypatch.setattr(sample_room, "_DensityNetwork", network)
-    for there in (True, False):
-        monkeypatch.setattr(sample_room, "has_compiler", lambda there=there: there)
-        with pytest.raises(Asked):
-            tp.sample(round_one, torch.zeros(2), method, **options)
-    for wanted in (True, False):
+    monkeypatch.setattr(sample_room.NativeDensity, "of", lambda *_: object())
+    for wanted in (None, True, False):
         with pytest.raises(Asked):
             tp.sample(round_one, torch.zeros(2), method, compile=wanted, **options)
-    assert asked == [4 if pays else None, None, 4, None]
+    assert asked == [bool(pays), pays is not None, False]
 
 
 def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch):
@@ -211,7 +210,13 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch):
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setenv("TEMPERANCE_NO_COMPILER", "1")
     options = {"draws": 20, "warmup": 150, "progress": False, "chains": 2}
-    with pytest.warns(TemperanceWarning, match="torch.compile did not work here .no compiler today"):
+    with pytest.warns(TemperanceWarning) as told:
         found = tp.sample(round_one, torch.zeros(2), tp.NUTS(), compile=True, **options)
+    texts = " ".join(str(warning.message) for warning in told)
+    assert "could not be made into machine code (there is no C compiler" in texts
+    assert any("machine code" in remark for remark in found.fitted.info.remarks)
+    if has_compiler():
+        assert "torch.compile did not work here (no compiler today" in texts
     assert torch.allclose(found.theta, tp.sample(round_one, torch.zeros(2), tp.NUTS(), compile=False, **options).theta)

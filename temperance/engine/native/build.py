@@ -84,6 +84,30 @@ def c_function(name: str, arguments: tuple[Any, ...], source: str = _SOURCE) -> 
     return found
 
 
+def library_of(text: str, includes: Path) -> ctypes.CDLL | None:
+    """A library of C that was written just now, with files to include from a folder; ``None`` without a compiler.
+
+    It is not kept: once loaded its file is no longer needed, and functions that users write would fill the cache."""
+    compiler = _compiler()
+    if os.environ.get("TEMPERANCE_NO_COMPILER") or compiler is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="temperance-native-") as folder:
+        source, built = Path(folder) / "made.c", Path(folder) / "made.so"
+        files.write_text(source, text)
+        for extra in (_PARALLEL, ()):
+            command = [compiler, *_FLAGS, *extra, f"-I{includes}", "-o", str(built), str(source), "-lm"]
+            try:
+                subprocess.run(command, capture_output=True, check=True, timeout=60)
+                return ctypes.CDLL(str(built))
+            except (OSError, subprocess.SubprocessError):
+                continue
+    return None
+
+
+def _compiler() -> str | None:
+    return os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+
+
 def forget() -> None:
     """Look for a compiler anew at the next use."""
     for known in (_library, compiled_fill, compiled_euler, c_function):
@@ -97,7 +121,7 @@ def _build(source: Path, flags: tuple[str, ...]) -> Path:
     may write to, with the digest that was noted beside it when it was built. Anything else is built anew and put in its
     place in one step. (A library that was cut short, by a full disk say, would end the process with SIGBUS.)
     """
-    compiler = os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+    compiler = _compiler()
     if compiler is None:
         raise OSError("no C compiler")
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout

@@ -6,23 +6,21 @@ times on the same data.
 A gradient of a network of a thousand weights over 500 rows is 2.6 million floating-point operations, less than 50 µs of
 a core's work; a framework that calls one operation after another takes ten times that. :class:`NativeMLP` does all
 of it in one call, for one chain or several, and whole trajectories of leapfrog steps.
-Its memory is shared by its calls: not for two Python threads at once.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs
 from temperance.engine.native.build import c_function
+from temperance.engine.native.walk import NativeEnergy, Walks
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
 from temperance.model.likelihoods.normal import Normal
@@ -40,9 +38,7 @@ _MOST_STRIPS = 7  # beyond which larger blocks gain nothing
 _WIDE_INPUT = 64  # inputs from which the first layer's gradient reads the data by rows
 _LARGEST = 400_000  # numbers in a weight matrix, beyond which nothing is gained over PyTorch's products
 
-_POINTER, _INT, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
-_ENERGIES = (_POINTER, _POINTER, _POINTER, _POINTER, _COUNT, _INT)
-_LEAPFROG = (*[_POINTER] * 6, _COUNT, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _INT)
+_POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
 class _CLayer(ctypes.Structure):
@@ -51,9 +47,12 @@ class _CLayer(ctypes.Structure):
 
 class _CPlan(ctypes.Structure):
     _fields_ = [
-        *((n, _COUNT) for n in ("layers", "rows", "block", "parameters", "likelihood", "by_rows", "widest", "scratch")),
+        *(
+            (n, _COUNT)
+            for n in ("layers", "rows", "block", "parameters", "likelihood", "by_rows", "widest", "scratch_size")
+        ),
         *((n, _NUMBER) for n in ("factor", "constant")),
-        *((n, _POINTER) for n in ("layer", "x", "x_rows", "y", "mean", "precision", "place")),
+        *((n, _POINTER) for n in ("layer", "x", "x_rows", "y", "mean", "precision", "scratch")),
     ]
 
 
@@ -71,7 +70,7 @@ class _Layer:
     slope: float = 0.0
 
 
-class NativeMLP:
+class NativeMLP(NativeEnergy):
     """U(θ) and ∇U(θ) of a fully connected network over fixed data, on a CPU. Made by :meth:`of`.
 
     >>> from temperance.nn import MLP
@@ -93,30 +92,29 @@ class NativeMLP:
         bound_prior: BoundPrior,
         x: Tensor,
         y: Tensor,
-        functions: tuple[Callable[..., None], Callable[..., None]],
+        walks: Walks,
     ) -> None:
-        self.dtype, self.size = x.dtype, sum(la.outputs * (la.inputs + (la.bias >= 0)) for la in layers)
-        self._energies, self._leapfrog = functions
+        size = sum(la.outputs * (la.inputs + (la.bias >= 0)) for la in layers)
+        self.complete = prior is not None
         self._bound_prior = bound_prior if prior is None else None
         likelihood, factor, constant = kind
         block = _block_rows(layers, len(x), x.element_size())
         by_rows = layers[0].inputs >= _WIDE_INPUT
         widest = max(layer.outputs for layer in layers)
         kept = sum(layer.outputs * (2 if layer.activation in _KEEPS_DERIVATIVE else 1) for layer in layers)
-        self._scratch_size = (4 + 2 * widest + kept) * block + 64
-        self._scratch, self._scratch_count = torch.zeros(0, dtype=self.dtype), 0
+        scratch = (4 + 2 * widest + kept) * block + 64
         columns = y.unsqueeze(-1) if y.dim() == 1 else y
         rows = x.contiguous() if by_rows else x[:0]
         mean, precision, normaliser = (x[:0], x[:0], 0.0) if prior is None else prior
-        self._kept = (_in_blocks(x, block), rows, _in_blocks(columns.to(self.dtype), block), mean, precision)
+        self._kept = (_in_blocks(x, block), rows, _in_blocks(columns.to(x.dtype), block), mean, precision)
         self._layers = (_CLayer * len(layers))(
             *(_CLayer(la.inputs, la.outputs, la.weight, la.bias, la.activation, la.slope) for la in layers)
         )
         places = [tensor.data_ptr() if tensor.numel() else None for tensor in self._kept]
-        counts = (len(layers), len(x), block, self.size, likelihood, int(by_rows), widest, self._scratch_size)
+        counts = (len(layers), len(x), block, size, likelihood, int(by_rows), widest, scratch)
         layer_place = ctypes.addressof(self._layers)
-        self._plan = _CPlan(*counts, factor, constant + normaliser, layer_place, *places, None)
-        self._plan_place = ctypes.addressof(self._plan)
+        plan = _CPlan(*counts, factor, constant + normaliser, layer_place, *places, None)
+        super().__init__(walks, plan, x.dtype, size, scratch)
 
     @classmethod
     def of(
@@ -144,113 +142,20 @@ class NativeMLP:
         if layers is None or max(la.inputs * la.outputs for la in layers) > _LARGEST:
             return None
         kind = _likelihood_of(likelihood, likelihood_temperature, y, layers[-1].outputs)
-        name = "float" if dtype == torch.float32 else "double"
-        energies = c_function(f"temperance_mlp_energies_{name}", _ENERGIES, "mlp.c")
-        leapfrog = c_function(f"temperance_mlp_leapfrog_{name}", _LEAPFROG, "mlp.c")
-        if kind is None or energies is None or leapfrog is None:
+        walks = Walks.of(lambda name, arguments: c_function(name, arguments, "mlp.c"), dtype)
+        if kind is None or walks is None:
             return None
         flat = x.detach().reshape(len(x), -1)
         prior = _gaussian_of(bound_prior, layout)
-        return cls(layers, kind, prior, bound_prior, flat, y.detach(), (energies, leapfrog))
+        return cls(layers, kind, prior, bound_prior, flat, y.detach(), walks)
 
     def energies(self, theta: Tensor, grad: Tensor | None, energy: Tensor, threads: int | None = None) -> None:
-        """Write U at each row of ``theta`` (C × P) into ``energy`` (C, float64) and, if given, ∇U into ``grad``."""
-        chains = len(theta)
-        shape, numbers = (chains, self.size), (chains,)
-        self._check("theta", theta, shape, self.dtype)
-        self._check("energy", energy, numbers, torch.float64)
-        place = None
-        if grad is not None:
-            self._check("grad", grad, shape, self.dtype)
-            place = grad.data_ptr()
-        used = self._threads(threads, chains)
-        self._energies(self._plan_place, theta.data_ptr(), place, energy.data_ptr(), chains, used)
+        """See :class:`~temperance.engine.native.walk.NativeEnergy`; a prior that is not Gaussian is added here."""
+        super().energies(theta, grad, energy, threads)
         if self._bound_prior is not None:
             energy -= self._bound_prior.log_prob(theta).double()
             if grad is not None:
                 self._bound_prior.add_gradient(theta, grad, -1.0)
-
-    def potentials(self, theta: Tensor, energy: Tensor, threads: int | None = None) -> None:
-        """Write U at each row of ``theta`` into ``energy``, without the gradient."""
-        self.energies(theta, None, energy, threads)
-
-    def leapfrog(
-        self,
-        theta: Tensor,
-        momentum: Tensor,
-        grad: Tensor,
-        step: Tensor,
-        inverse_mass: Tensor,
-        inverse_temperature: Tensor,
-        steps: int,
-        energy: Tensor,
-        kinetic: Tensor,
-        threads: int | None = None,
-    ) -> None:
-        """``steps`` leapfrog steps of each chain, in place, from ``grad`` = ∇U(θ):
-
-            p ← p − ½ε∇U(θ)/T,   θ ← θ + ε M⁻¹ p,   p ← p − ½ε∇U(θ)/T
-
-        ``step`` holds ε of each chain, negative to go backwards; ``inverse_mass`` is M⁻¹, P or C × P;
-        ``inverse_temperature`` is 1/T. At the end ``energy`` is U(θ), ``kinetic`` ½pᵀM⁻¹p and ``grad`` ∇U(θ).
-        """
-        chains = len(theta)
-        shape, numbers = (chains, self.size), (chains,)
-        each = inverse_mass.dim() == 2
-        for name, tensor in (("theta", theta), ("momentum", momentum), ("grad", grad)):
-            self._check(name, tensor, shape, self.dtype)
-        self._check("inverse_mass", inverse_mass, shape if each else shape[1:], self.dtype)
-        for name, tensor in (
-            ("step", step), ("inverse_temperature", inverse_temperature), ("energy", energy), ("kinetic", kinetic)
-        ):  # fmt: skip
-            self._check(name, tensor, numbers, torch.float64)
-        if steps < 1:
-            raise ArgumentError(f"`steps` must be at least 1; got {steps}.")
-        if self._bound_prior is not None:  # the moves in PyTorch, where the prior is not Gaussian
-            kick = (step * inverse_temperature).to(self.dtype).unsqueeze(-1)
-            move = step.to(self.dtype).unsqueeze(-1) * inverse_mass
-            momentum.addcmul_(grad, kick, value=-0.5)
-            for done in range(1, steps + 1):
-                theta.addcmul_(move, momentum)
-                self.energies(theta, grad, energy, threads)
-                momentum.addcmul_(grad, kick, value=-1.0 if done < steps else -0.5)
-            kinetic.copy_(0.5 * (momentum.double().square() * inverse_mass).sum(-1))
-            return
-        self._leapfrog(
-            self._plan_place, theta.data_ptr(), momentum.data_ptr(), grad.data_ptr(), step.data_ptr(),
-            inverse_mass.data_ptr(), self.size if each else 0, inverse_temperature.data_ptr(), steps,
-            energy.data_ptr(), kinetic.data_ptr(), chains, self._threads(threads, chains),
-        )  # fmt: skip
-
-    @property
-    def gaussian_prior(self) -> bool:
-        """Whether the prior is part of what is done in C."""
-        return self._bound_prior is None
-
-    def plan(self, chains: int) -> tuple[int, int]:
-        """Where the description of the problem is in memory, for other functions of the library, and how many threads
-        to use: there is scratch memory for each."""
-        threads = self._threads(None, chains)
-        return self._plan_place, threads
-
-    def _threads(self, threads: int | None, chains: int) -> int:
-        """How many to use, and scratch memory for each."""
-        used = max(1, min(chains, torch.get_num_threads() if threads is None else threads))
-        if used > self._scratch_count:
-            self._scratch = torch.zeros(used * self._scratch_size, dtype=self.dtype)
-            self._scratch_count, self._plan.place = used, self._scratch.data_ptr()
-        return used
-
-    @staticmethod
-    def _check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous() or tensor.is_cuda:
-            raise ArgumentError(
-                f"`{name}` must be a contiguous tensor of shape {shape} and {dtype} on the CPU; got "
-                f"{tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}."
-            )
-
-    def __deepcopy__(self, memo: dict[int, object]) -> NativeMLP:
-        return self  # nothing in it changes
 
 
 # ---------------------------------------------------------------------- what can be done

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from temperance.core.checks import is_whole, shown
 from temperance.core.errors import ArgumentError
-from temperance.engine.native.nuts import DIVERGED, WALKING, native_doubling
+from temperance.core.seeds import spawn
+from temperance.engine.native.walk import NativeEnergy
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.hamiltonian.kernel import DIVERGENCE, HamiltonianState, Numbers, SteppingKernel, Transition
-from temperance.inference.hamiltonian.motion import Metric, Motion, Phase, uniforms
+from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,23 +80,47 @@ class NUTS(SteppingKernel):
         return 2**self.max_depth - 1
 
     def transition(self, flow: Motion, state: HamiltonianState) -> Transition:
-        """Double until every chain has turned."""
-        group = _Group(flow, state)
+        """Double until every chain has turned: in C where the energy is, all chains side by side elsewhere."""
+        keys = np.array([spawn(rng) for rng in state.rngs], dtype=np.uint64)
+        state.chain.moved = True
+        native = flow.energies.native
+        if native is not None and native.complete and not flow.metric.dense:
+            return _in_c(native, flow, state, keys, self.max_depth)
+        group = _Group(flow, state, keys)
         for depth in range(self.max_depth):
             group.double(depth)
             if not len(group.who):
                 break
         group.leave(np.ones(len(group.who), dtype=bool))
-        state.chain.moved = True
         return Transition(group.chances / np.maximum(1, group.leapfrogs), group.divergent, group.leapfrogs)
+
+
+def _in_c(native: NativeEnergy, flow: Motion, state: HamiltonianState, keys: Numbers, most: int) -> Transition:
+    metric = flow.metric
+    given = torch.stack([state.step_size, flow.inverse_temperature, state.energy], dim=1).numpy()
+    momentum = metric.momenta(state.chain.noise)
+    told = native.nuts(state.chain.theta, momentum, state.gradient, metric.inverse_mass.contiguous(), given, keys, most)
+    state.energy.copy_(torch.from_numpy(told.energy))
+    return Transition(told.chances / np.maximum(1, told.leapfrogs), told.divergent, told.leapfrogs)
+
+
+def fortunes(keys: Numbers, first: int, count: int) -> Numbers:
+    """Uniform numbers ``first`` and following of each key, C × count, strictly between 0 and 1: SplitMix64, as in C."""
+    with np.errstate(over="ignore"):
+        z = keys[:, None] + np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    found: Numbers = ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return found
 
 
 class _Group:
     """Chains that still walk. ``who`` are their rows in the state; vectors have a row for each of them, scalars are
     NumPy arrays. Ends of the trajectory are (θ, p, ∇U) at its left and at its right."""
 
-    def __init__(self, flow: Motion, state: HamiltonianState) -> None:
-        self.flow, self.state = flow, state
+    def __init__(self, flow: Motion, state: HamiltonianState, keys: Numbers) -> None:
+        self.flow, self.state, self.keys = flow, state, keys
         count = len(state.rngs)
         self.who = np.arange(count)
         momentum = flow.metric.momenta(state.chain.noise)
@@ -114,13 +139,13 @@ class _Group:
 
     def double(self, depth: int) -> None:
         """Add 2^depth leaves at one end of each chain's trajectory; chains that have turned leave."""
-        luck = uniforms([self.state.rngs[k] for k in self.who], 2 + 2**depth)
+        luck = fortunes(self.keys[self.who], 2 * depth + 2**depth - 1, 2 + 2**depth)
         forward = torch.from_numpy(luck[:, 0] < 0.5)
         pick = forward.to(self.sum.device).unsqueeze(1)
         new = _Stretch(self, either(pick, self.right, self.left), forward)
         new.grow_all(depth, luck[:, 2:])
         stopped = ~new.walking
-        take = ~stopped & (np.log(np.maximum(luck[:, 1], 1e-300)) < new.weight - self.weight)
+        take = ~stopped & (np.log(luck[:, 1]) < new.weight - self.weight)
         self._choose(take, new)
         self.weight = np.logaddexp(self.weight, new.weight)
         self.left, self.right = either(pick, self.left, new.end), either(pick, new.end, self.right)
@@ -170,30 +195,11 @@ class _Stretch:
         self.begun: dict[int, tuple[Tensor, Tensor]] = {}
 
     def grow_all(self, depth: int, luck: Numbers) -> None:
-        """2^depth leaves, or until no chain walks on: in C where the energy is, one by one elsewhere."""
-        flow, group = self.group.flow, self.group
-        doubling = None if flow.metric.dense else native_doubling(flow.energies.native)
-        if doubling is None:
-            for leaf in range(2**depth):
-                self.grow(leaf, luck[:, leaf])
-                if not self.walking.any():
-                    break
-            return
-        self.chosen = [torch.empty_like(self.sum), torch.empty_like(self.sum)]
-        told = doubling(
-            *self.end,
-            *self.chosen,
-            self.sum,
-            flow.metric.inverse_mass,
-            np.stack([self.step.numpy(), group.beta, group.start], axis=1),
-            luck,
-            depth,
-        )
-        self.energy, self.weight = told.energy, told.weight
-        self.walking = told.end == WALKING
-        group.chances[group.who] += told.chances
-        group.leapfrogs[group.who] += told.leapfrogs
-        group.divergent[group.who] |= told.end == DIVERGED
+        """2^depth leaves, or until no chain walks on."""
+        for leaf in range(2**depth):
+            self.grow(leaf, luck[:, leaf])
+            if not self.walking.any():
+                break
 
     def grow(self, leaf: int, luck: Numbers) -> None:
         """One leapfrog step of the chains that have neither turned nor diverged."""
@@ -217,7 +223,7 @@ class _Stretch:
         self.walking &= ~diverged
         self.weight = np.logaddexp(self.weight, weight)
         with np.errstate(invalid="ignore"):
-            take = self.walking & (np.log(np.maximum(luck, 1e-300)) < weight - self.weight)
+            take = self.walking & (np.log(luck) < weight - self.weight)
         self._choose(take, potential, leaf == 0 and bool(take.all()))
         self.sum += self.end.momentum
         self._look_back(leaf)

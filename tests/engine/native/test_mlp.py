@@ -36,7 +36,7 @@ LIKELIHOODS: dict[str, Likelihood] = {"categorical": Categorical(), "bernoulli":
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}  # 16 to 40 roundings of the largest number in a sum
 
 compiler = pytest.mark.skipif(
-    native.c_function("temperance_mlp_energies_float", (), "mlp.c") is None, reason="no C compiler here"
+    native.c_function("temperance_energies_float", (), "mlp.c") is None, reason="no C compiler here"
 )
 native.forget()
 

@@ -13,6 +13,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, NumericalError, TemperanceWarning
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
+from temperance.engine.native.mlp import NativeMLP
 from temperance.inference.hamiltonian import nuts
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.inference.hamiltonian.warmup import Averaging, Moments
@@ -100,13 +101,20 @@ def test_momenta_have_the_masses_for_covariance():
 # ---------------------------------------------------------------------- trees
 
 
-def test_doubling_in_c_equals_doubling_in_python(monkeypatch):
+def test_trajectories_in_c_are_those_in_python(monkeypatch):
     target, data = classifier(width=7, dtype=torch.float64), moons()
     if Engine(target).energies_on(whole(target, data)).native is None:
         pytest.skip("no C compiler")
     method = tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.15, max_depth=6), burn=1, every=1), 4)
     found = tp.fit(target, method, data, steps=30, progress=False).posterior
-    monkeypatch.setattr(nuts, "native_doubling", lambda native: None)
+    of = NativeMLP.of
+
+    def without_trajectories(*arguments):
+        made = of(*arguments)
+        made.complete = False
+        return made
+
+    monkeypatch.setattr(NativeMLP, "of", without_trajectories)
     again = tp.fit(target, method, data, steps=30, progress=False).posterior
     counts = torch.stack([c.trace.transitions.leapfrogs for c in found.components])
     assert torch.equal(counts, torch.stack([c.trace.transitions.leapfrogs for c in again.components]))

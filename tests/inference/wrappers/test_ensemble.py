@@ -140,7 +140,7 @@ def test_an_ensemble_beats_its_average_member_and_knows_what_it_does_not_know():
 def test_anchored_members_are_posterior_draws_also_one_after_another():
     problem = linear_gaussian()
     base = tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS)
-    fitted = tp.fit(problem.target, tp.Ensemble(tp.Anchored(base), 80), problem.data, steps=3, batch_size=40)
+    fitted = tp.fit(problem.target, tp.Ensemble(tp.Anchored(base), 250), problem.data, steps=3, batch_size=40)
     theta = torch.stack([c.theta for c in fitted.posterior.components])
     assert_moments(theta, problem.mean, problem.covariance)
 

@@ -1,0 +1,1 @@
+"""Graphs of tensor operations as C."""
