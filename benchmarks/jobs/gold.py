@@ -1,4 +1,5 @@
-"""What a leapfrog step of NUTS costs, trees included, beside the bare leapfrog steps of peers.
+"""What a leapfrog step of NUTS costs, trees included, beside the bare leapfrog steps of peers; and whole runs of
+``tp.sample`` on densities of posteriordb, from the user's function to the draws, machine code included.
 
 Effective samples per second, which take minutes to measure, are printed by ``peer_scripts/nuts_*.py``, one script for
 each library, ours among them.
@@ -6,8 +7,13 @@ each library, ours among them.
 
 from __future__ import annotations
 
+import warnings
+
+import torch
+
 import temperance as tp
 from benchmarks.harness import Goal, Job, Round, Script
+from benchmarks.peer_scripts import densities
 from benchmarks.peer_scripts import nuts_problem as problem
 from benchmarks.peer_scripts.nuts_temperance import start, target_and_data
 from temperance.core.seeds import generator
@@ -49,7 +55,47 @@ def peer(name: str, environment: str, versions: tuple[str, ...], **arguments: ob
     return Script(f"peer_scripts/nuts_{name}.py", "leapfrogs", environment, arguments, versions)
 
 
+def whole_run(name: str) -> Round:
+    """From a density to its draws, nothing kept from the run before."""
+    size, log_density = densities.density(name, torch, torch.as_tensor, torch.nn.functional.logsigmoid)
+    start = torch.as_tensor(densities.starts(name, size))
+
+    def one_round() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tp.sample(
+                log_density, start, tp.NUTS(), chains=densities.CHAINS, warmup=densities.WARMUP, draws=densities.DRAWS,
+                progress=False,
+            )  # fmt: skip
+
+    return one_round
+
+
+def sampling(name: str) -> Job:
+    peers = {
+        f"blackjax, {way}": Script(
+            "peer_scripts/sample_blackjax.py", "run", "jax-peers", {"name": name, "together": way == "vmap"},
+            ("jax", "blackjax"),
+        )
+        for way in ("one by one", "vmap")
+    }  # fmt: skip
+    return Job(
+        f"sample-{name}",
+        f"A draw of `tp.sample` with NUTS from posteriordb's {name}, four chains of 1,000 draws after 1,000 steps of "
+        "warm-up, compiling included.",
+        lambda: {"ours": whole_run(name)},
+        peers=peers,
+        goals=tuple(Goal("ours", peer, at_most=2.0) for peer in peers),
+        unit="draw",
+        units=densities.CHAINS * densities.DRAWS,
+        rounds=5,
+        warmup=1,
+        threads=1,
+    )
+
+
 JOBS = [
+    *(sampling(name) for name in densities.NAMES),
     Job(
         "nuts-moons",
         "A leapfrog step of NUTS and HMC for each of four chains, trees included, 2-20-20-20-2 MLP, 500 points, one "
