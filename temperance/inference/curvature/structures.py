@@ -256,9 +256,10 @@ class KFAC(Curvature):
 
     Where a weight is used at several places r of an example (convolution, attention), ``sharing="expand"`` treats
     places like examples, and ``"reduce"`` first sums g and averages a over them (Eschenhagen et al. 2023); embeddings
-    always expand. Query, key, value and the way out of an attention have factors each. Scales and shifts of norms, and parameters that no rule speaks for (recurrent layers, tied weights),
-    get an exact dense block up to ``dense_limit`` parameters and a diagonal one beyond, with a warning that names them.
-    The factor of a side with more than ``factor_limit`` units is kept diagonal, with a warning.
+    always expand. Query, key, value and the way out of an attention have factors each. Scales and shifts of norms, and
+    parameters that no rule speaks for (recurrent layers, tied weights), get an exact dense block up to ``dense_limit``
+    parameters and a diagonal one beyond, with a warning that names them. The factor of a side with more than
+    ``factor_limit`` units is kept diagonal, with a warning.
 
     The curvature of one linear layer under square loss, and of each layer of a deep linear network, is exact.
 
