@@ -23,7 +23,7 @@ from temperance.core.errors import NetworkError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
-from temperance.inference.curvature.attention import Spelled, attention_layer, spelled
+from temperance.inference.curvature.attention import AttentionLayer, Spelled, spelled
 from temperance.inference.curvature.layers import Layer, layer_of
 from temperance.model.theta import Entry
 
@@ -125,7 +125,7 @@ class Capture:
                 continue
             layer: Layer | None = None
             if alone:
-                layer = attention_layer(prefix, attention, own) if attention else layer_of(prefix, module, own)
+                layer = AttentionLayer(prefix, attention, own) if attention else layer_of(prefix, module, own)
             if layer is None:
                 self.rest[prefix] = list(own.values())
             else:

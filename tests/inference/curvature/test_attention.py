@@ -237,6 +237,19 @@ def test_another_way_out_is_not_spelled_out() -> None:
     assert spelled(module) is None
 
 
+def test_a_parameter_that_it_does_not_know_is_noticed() -> None:
+    class Gained(nn.MultiheadAttention):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, 2, batch_first=True)
+            self.gain = nn.Parameter(torch.ones(()))
+
+    network, x = seeded(lambda: Attending(batch_first=True)), inputs(3, WIDTH)
+    network.attention = Gained().double()
+    capture = capture_of(network, x)
+    assert [e.name for e in capture.rest["attention"]][-1] == "attention.gain"
+    assert "attention.out_proj" in {layer.name for layer in capture.layers}
+
+
 def test_words_first_have_a_rule_for_every_layer_and_share_it() -> None:
     """What was found out about a network is remembered, the dimension of its rows too."""
     network, x = seeded(lambda: Encoder(1, batch_first=False)), inputs(3, WIDTH)
