@@ -118,6 +118,16 @@ JOBS = [
         warmup=1,
     ),
     Job(
+        "curvature-encoder",
+        "A curvature pass over 512 rows of 16 words, two of torch's encoder layers (d = 64, 4 heads), in epochs.",
+        curvature_job("encoder", 512),
+        goals=curvature_goals(()),
+        unit="pass",
+        threads=1,
+        rounds=5,
+        warmup=1,
+    ),
+    Job(
         "curvature-small-mlp",
         "A diagonal curvature pass over 256 rows of a 784-50-10 MLP, where laplace-torch's default diagonal finishes.",
         curvature_job("small_mlp", 256),

@@ -38,10 +38,25 @@ def cnn() -> nn.Sequential:
     )
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
+class Encoder(nn.Module):
+    """Sixteen words of 64 numbers through two of torch's encoder layers (4 heads, 128 inner units), and their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows × words × 64."""
+        return self.head(self.layers(x).mean(1))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (784,)),
     "small_mlp": (small_mlp, (784,)),
     "cnn": (cnn, (1, 28, 28)),
+    "encoder": (Encoder, (16, 64)),
     "resnet20": (resnet20, (3, 32, 32)),
 }
 
@@ -60,7 +75,7 @@ class Batches:
         return iter(self._batches)
 
 
-def problem(network: str, rows: int = ROWS, batch: int = BATCH, seed: int = 0) -> tuple[nn.Sequential, Batches]:
+def problem(network: str, rows: int = ROWS, batch: int = BATCH, seed: int = 0) -> tuple[nn.Module, Batches]:
     """Return a network of ``NETWORKS`` and made-up rows with labels, the same for the same seed."""
     torch.manual_seed(seed)
     build, shape = NETWORKS[network]

@@ -143,7 +143,7 @@ class Workspace:
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
         self._only: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._training: bool | None = None
-        self.known_rules: dict[tuple[str, ...], tuple[set[str], dict[str, list[float]]]] = {}
+        self.known_rules: dict[tuple[str, ...], tuple[set[str], dict[str, list[float]], set[str]]] = {}
 
     @property
     def device(self) -> torch.device:

@@ -61,10 +61,8 @@ class Pass:
             self._gradients = [self.flow.gradients(c) for c in self.cotangents] if self.flow.calls else []
         return self._gradients
 
-    def layer_rows(self, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs groups × B × R × in and gradients C × groups × B × R × out of a matrix layer."""
-        layer = self.law.capture.layers[number]
-        assert isinstance(layer, Matrix)
+    def layer_rows(self, number: int, layer: Matrix) -> tuple[Tensor, Tensor]:
+        """Inputs groups × B × R × in and gradients C × groups × B × R × out of a matrix of layer ``number``."""
         a = layer.input_rows(self.flow.calls[number].inputs, self.rows)
         g = torch.stack([layer.output_rows(found[number], self.rows) for found in self.gradients])
         return a, g
@@ -157,13 +155,13 @@ class LinearLaw:
     def _is_learned(self, block: Block) -> bool:
         return not isinstance(block.places, Tensor) and block.places[0][0] >= self.engine.layout.network_size
 
-    def _matched(self) -> dict[tuple[Span, ...], tuple[int, int]]:
-        """Layers and groups by their places in θ."""
+    def _matched(self) -> dict[tuple[Span, ...], tuple[int, Matrix, int]]:
+        """Layers' numbers, their matrices and groups by their places in θ."""
         found = {}
         for number, layer in enumerate(self.capture.layers):
-            if isinstance(layer, Matrix):
-                for group in range(layer.groups):
-                    found[layer.group_places(group)] = (number, group)
+            for matrix in layer.matrices:
+                for group in range(matrix.groups):
+                    found[matrix.group_places(group)] = (number, matrix, group)
         return found
 
     def locate(self, place: int) -> tuple[int, int, int]:
@@ -181,9 +179,9 @@ class LinearLaw:
         rows = flow.rows
         largest = 0
         for layer, calls in zip(self.capture.layers, flow.calls, strict=True):
-            if isinstance(layer, Matrix) and not isinstance(layer, Lookup) and calls.inputs:
-                places = layer.input_rows(calls.inputs, rows).shape[2]
-                largest = max(largest, layer.size if places > 1 else 0, 8 * int(layer.size**0.5))
+            for matrix in layer.matrices if calls.inputs and not isinstance(layer, Lookup) else ():
+                places = matrix.input_rows(calls.inputs, rows).shape[2]
+                largest = max(largest, matrix.size if places > 1 else 0, 8 * int(matrix.size**0.5))
         generic = sum(block.size for block, factor in self.blocks if not self._has_shortcut(block, factor))
         return self.num_outputs * max(1, largest + generic)
 
@@ -226,13 +224,12 @@ class LinearLaw:
             half = factor.half(run.jacobian(block))
             return half @ half.mT
         if isinstance(factor, MatrixCovariance) and block.places in self._layers:
-            number, group = self._layers[block.places]
-            layer = self.capture.layers[number]
+            number, layer, group = self._layers[block.places]
             if isinstance(layer, Lookup):
                 words = layer.words(run.flow.calls[number].inputs, run.rows)
                 found = [layer.output_rows(gradients[number], run.rows)[0] for gradients in run.gradients]
                 return factor.lookup_covariance(words, torch.stack([layer.without_padding(words, g) for g in found]))
-            a, g = run.layer_rows(number)
+            a, g = run.layer_rows(number, layer)
             return factor.output_covariance(a[group], g[:, group])
         if factor.is_diagonal:
             return self._diagonal_covariance(run, self._variances(block.places, factor))
@@ -259,8 +256,9 @@ class LinearLaw:
         total: Tensor | float = 0.0
         for number in some:
             layer: Layer | None = self.capture.layers[number] if number < len(self.capture.layers) else None
-            if isinstance(layer, Matrix) and layer.has_weight and not isinstance(layer, Lookup):
-                total = total + self._matrix_diagonal(run, number, layer, whole)
+            if layer is not None and layer.matrices and not isinstance(layer, Lookup):
+                for matrix in layer.matrices:
+                    total = total + self._matrix_diagonal(run, number, matrix, whole)
                 continue
             scaled = run.jacobian_of(number) * take(whole, self.sources[number]).sqrt()
             total = total + scaled @ scaled.mT
@@ -269,12 +267,12 @@ class LinearLaw:
 
     @staticmethod
     def _matrix_diagonal(run: Pass, number: int, layer: Matrix, whole: Tensor) -> Tensor:
-        a, g = run.layer_rows(number)
+        a, g = run.layer_rows(number, layer)
         total = torch.zeros((), dtype=whole.dtype, device=whole.device)
         for group in range(layer.groups):
             spans = layer.group_places(group)
             matrix = whole[spans[0][0] : spans[0][1]].view(g.shape[-1], -1)
-            if layer.has_bias:
+            if layer.has_weight and layer.has_bias:
                 matrix = torch.cat([matrix, whole[spans[1][0] : spans[1][1]].unsqueeze(1)], dim=1)
             total = total + matrix_output_covariance(a[group], g[:, group], matrix)
         return total

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs, map_tensors, named_tensors
@@ -29,7 +30,8 @@ def traced_moments(moments: Moments, attached: Attached, x: Inputs) -> nn.Module
     sizes = {size for _, tensor in named_tensors(x) for size in tensor.shape[1:]}
     count = next(n for n in range(_FEWEST, _FEWEST + len(sizes) + 1) if n not in sizes)
     shown = rows_of(x, count)
-    with attached(), warnings.catch_warnings():
+    # Fused attention is a kernel of this machine's, its gradient another: written out, a file runs anywhere.
+    with attached(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's own, of what it meets on its way
         try:
             graph = make_fx(lambda x: moments(x), tracing_mode="symbolic", _allow_non_fake_inputs=True)(shown)

@@ -243,10 +243,27 @@ class Recurrent(nn.Module):
         return self.head(self.cell(x)[1][0])
 
 
+class Sentence(nn.Module):
+    """Words first; the sentence to itself, then to its end, with rows of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 5)
+        self.across = nn.MultiheadAttention(4, 2, kdim=3, add_bias_kv=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        made = self.layer(x)
+        return self.head(self.across(made, x[1:, :, :3], made[1:])[0].tanh().mean(0))
+
+
 def _case(name):
     torch.manual_seed(0)
     if name == "words":
         return Words().double(), torch.randint(0, 7, (9, 5))
+    if name == "sentence":
+        return Sentence().double().eval(), torch.randn(9, 3, 4, dtype=F64)
     if name == "recurrent":
         return Recurrent().double(), torch.randn(9, 4, 3, dtype=F64)
     net, shape = NETS[name]
@@ -254,7 +271,7 @@ def _case(name):
 
 
 @pytest.mark.filterwarnings("ignore:E?KFAC has no Kronecker rule")
-@pytest.mark.parametrize("name", ["mlp", "conv", "words", "recurrent"])
+@pytest.mark.parametrize("name", ["mlp", "conv", "words", "recurrent", "sentence"])
 @pytest.mark.parametrize(
     "curvature",
     [tp.Dense(), tp.Diagonal(), tp.KFAC(), tp.EKFAC(), tp.BlockDiagonal(), tp.Lanczos(4)],
@@ -285,6 +302,18 @@ def test_output_covariance_is_that_of_the_dense_sum(name, curvature):
     law = found.source.laws[0]
     moved = torch.cat([part for _, part in law.functions(x[:4], list(deltas), 2)], dim=1)
     assert torch.allclose(moved - outputs, (deltas @ jacobian.mT).view(3, 4, 3), rtol=1e-7, atol=1e-9)
+
+
+def test_attention_is_written_down_in_plain_operations():
+    """A fused kernel of this machine's in a file would run on no other."""
+    net, x = _case("sentence")
+    target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC()), (x, torch.arange(9) % 3))
+    law = fitted.predict(x).source.laws[0]
+    graph = law.traced(x)
+    assert "scaled_dot_product" not in str(graph.graph)
+    for found, known in zip(graph(x[:4]), next(iter(law.moments(x[:4], 4))), strict=True):
+        assert torch.allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
 def test_rows_are_streamed_and_chunks_do_not_matter():

@@ -288,6 +288,18 @@ def visitor(sweep: Sweep, accumulators: list[Accumulator]) -> Callable[[BatchGra
     return visit
 
 
+def by_matrix(sources: list[LayerSource | RestSource]) -> list[LayerSource | RestSource]:
+    """The same with a source for each of a layer's matrices, where it consists of several (attention)."""
+    made: list[LayerSource | RestSource] = []
+    for source in sources:
+        # Of biases alone, one dense block says more.
+        if isinstance(source, LayerSource) and any(matrix.has_weight for matrix in source.layer.matrices):
+            made += [LayerSource(source.number, matrix) for matrix in source.layer.matrices]
+        else:
+            made.append(source)
+    return made
+
+
 def sources_of(sweep: Sweep) -> list[LayerSource | RestSource]:
     """Every layer with a rule, then every module without, as sources of per-example gradients."""
     layers: list[LayerSource | RestSource] = [LayerSource(k, layer) for k, layer in enumerate(sweep.capture.layers)]

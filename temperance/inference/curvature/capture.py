@@ -3,8 +3,9 @@
 Gradients at layers' outputs are asked of autograd directly, so no gradient of a weight is computed on the way: one
 such backward pass costs about half of an ordinary one. Which parameters a rule may speak for is not taken on faith: on
 a few rows its per-example gradients are compared with automatic differentiation, and what does not agree (a weight used
-in two places, a module that is never called, batches in another dimension) is left to
-:mod:`temperance.inference.curvature.general`.
+in two places, a module that is never called, a batch folded into another dimension) is left to
+:mod:`temperance.inference.curvature.general`. Attention is spelled out while it is watched
+(:mod:`temperance.inference.curvature.attention`), and its outputs are compared with those of the network as it is.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from temperance.core.errors import NetworkError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
+from temperance.inference.curvature.attention import AttentionLayer, Spelled, spelled
 from temperance.inference.curvature.layers import Layer, layer_of
 from temperance.model.theta import Entry
 
 
 @dataclass
 class Calls:
-    """What a layer was given, where in the graph its outputs are, and their shapes; one entry a call."""
+    """What a layer was given, where in the graph its outputs are, and their shapes; one entry a call. ``turned``: the
+    network has its rows in the second dimension there, and here they are in the first."""
 
+    turned: bool = False
     inputs: list[Tensor] = field(default_factory=list)
     edges: list[GradientEdge] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
@@ -54,7 +58,8 @@ class CapturedPass:
         found = [self.outputs.new_zeros(s) if g is None else g for g, s in zip(answer, shapes, strict=True)]
         made, at = [], 0
         for calls in self.calls:
-            made.append(found[at : at + len(calls.edges)])
+            own = found[at : at + len(calls.edges)]
+            made.append(_turned(own) if calls.turned else own)
             at += len(calls.edges)
         return made
 
@@ -77,6 +82,7 @@ class Capture:
         layers: those whose rule agrees with automatic differentiation.
         rest: for each module of which some parameter has no usable rule, its name and these parameters.
         names: the network's parameters that are random here.
+        turned: names of layers that the network calls with its rows in the second dimension (words come first).
     """
 
     def __init__(self, engine: Engine, theta: Tensor, buffers: dict[str, Tensor], names: Sequence[str] | None) -> None:
@@ -85,7 +91,9 @@ class Capture:
         self.entries = [e for e in engine.layout.network_entries if e.name in chosen]
         self.names = [e.name for e in self.entries]
         self.layers: list[Layer] = []
+        self.attentions: list[Spelled] = []
         self.rest: dict[str, list[Entry]] = {}
+        self.turned: set[str] = set()
         self._repeats: dict[str, list[float]] = {}
         self._find_layers()
 
@@ -110,9 +118,14 @@ class Capture:
                 if full in by_name:
                     own[leaf] = by_name[full]
                     alone = alone and shared[id(parameter)] == 1
+            attention = spelled(module)
+            if attention is not None:
+                self.attentions.append(attention)
             if not own:
                 continue
-            layer = layer_of(prefix, module, own) if alone else None
+            layer: Layer | None = None
+            if alone:
+                layer = AttentionLayer(prefix, attention, own) if attention else layer_of(prefix, module, own)
             if layer is None:
                 self.rest[prefix] = list(own.values())
             else:
@@ -124,7 +137,8 @@ class Capture:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """θ in the network, in evaluation mode, gradients only of what is random."""
+        """θ in the network, in evaluation mode, gradients only of what is random. Without torch's fast path for
+        transformers, which it takes where nothing asks for gradients: its outputs at padded places are others."""
         workspace = self.engine.workspace
         workspace.attach(self.theta, None, self.buffers)
         workspace.set_training(False)
@@ -137,10 +151,13 @@ class Capture:
         settings = [(m.sparse, m.scale_grad_by_freq) for m in embeddings]
         for module in embeddings:
             module.sparse = module.scale_grad_by_freq = False
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
             with torch.enable_grad():
                 yield
         finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
             for module, (sparse, scaled) in zip(embeddings, settings, strict=True):
                 module.sparse, module.scale_grad_by_freq = sparse, scaled
             for name, parameter in self.network.named_parameters():
@@ -155,28 +172,28 @@ class Capture:
     def run(self, x: Inputs, layers: Sequence[Layer] | None = None) -> CapturedPass:
         """Outputs for ``x`` with everything caught; only inside :meth:`attached`."""
         wanted = self.layers if layers is None else list(layers)
-        calls = [Calls() for _ in wanted]
+        calls = [Calls(layer.name in self.turned) for layer in wanted]
 
         def hook(index: int) -> Any:
             def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
                 given = args[0] if args else next(iter(kwargs.values()))
                 if isinstance(output, Tensor) and isinstance(given, Tensor) and output.requires_grad:
-                    calls[index].inputs.append(given.detach())
+                    found = given.detach()
+                    calls[index].inputs.append(_turned([found])[0] if calls[index].turned else found)
                     # The edge, not the tensor: an operation in place may change the tensor afterwards.
                     calls[index].edges.append(get_gradient_edge(output))
                     calls[index].shapes.append(output.shape)
 
             return catch
 
-        handles = [layer.module.register_forward_hook(hook(k), with_kwargs=True) for k, layer in enumerate(wanted)]
-        try:
+        with spelled_out(self.attentions, wanted), contextlib.ExitStack() as stack:
+            for k, layer in enumerate(wanted):
+                for module in layer.watched:
+                    stack.callback(module.register_forward_hook(hook(k), with_kwargs=True).remove)
             outputs = self.outputs(x)
-        finally:
-            for handle in handles:
-                handle.remove()
         flow = CapturedPass(outputs, calls, first_tensor(x).shape[0])
         for layer, made in zip(wanted, calls, strict=True):
-            if layer.name in self._repeats and self._repeats[layer.name] != _repeats(made, flow.rows):
+            if layer.name in self._repeats and self._repeats[layer.name] != _repeats(made.inputs, flow.rows):
                 raise RuleBroken(layer)
         return flow
 
@@ -198,7 +215,7 @@ class Capture:
         known = self.engine.workspace.known_rules.get(tuple(self.names))
         if known is None:
             return False
-        kept, self._repeats = known[0], dict(known[1])
+        kept, self._repeats, self.turned = known[0], dict(known[1]), set(known[2])
         for layer in self.layers.copy():
             if layer.name not in kept:
                 self.leave(layer)
@@ -209,9 +226,9 @@ class Capture:
         ``rest``. Also finds out a network whose outputs change from one pass to the next."""
         rows = first_tensor(x).shape[0]
         with self.attached():
-            flow = self.run(x)
             with torch.no_grad():
                 again = self.outputs(x)
+            flow = self._run_alike(x, again)
             if not torch.allclose(flow.outputs.detach(), again, rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise NetworkError(
                     "the network must be deterministic in evaluation mode, but two passes over the same rows differ: "
@@ -233,18 +250,48 @@ class Capture:
                 )
                 truth[row] = dict(zip(self.names, found, strict=True))
         for k, layer in enumerate(self.layers.copy()):
-            good = False
+            repeats = None
             if k in called:
                 at = called.index(k)
-                with contextlib.suppress(RuntimeError, IndexError, ValueError, NotImplementedError):
-                    made = layer.jacobian(flow.calls[at].inputs, gradients[at], rows)
-                    good = all(_agrees(layer, made[row], truth[row]) for row in truth)
-            if good:
-                self._repeats[layer.name] = _repeats(flow.calls[called.index(k)], rows)
-            else:
+                repeats = self._tried(layer, flow.calls[at].inputs, gradients[at], rows, truth)
+            if repeats is None:
                 self.leave(layer)
+            else:
+                self._repeats[layer.name] = repeats
         kept = {layer.name for layer in self.layers}
-        self.engine.workspace.known_rules[tuple(self.names)] = (kept, dict(self._repeats))
+        self.engine.workspace.known_rules[tuple(self.names)] = (kept, dict(self._repeats), set(self.turned))
+
+    def _tried(
+        self,
+        layer: Layer,
+        inputs: list[Tensor],
+        gradients: list[Tensor],
+        rows: int,
+        truth: dict[int, dict[str, Tensor]],
+    ) -> list[float] | None:
+        """How often the rows are repeated in each call of a layer whose rule agrees with ``truth``, rows in the first
+        dimension or in the second."""
+        for turned in (False, True):
+            with contextlib.suppress(RuntimeError, IndexError, ValueError, NotImplementedError):
+                if turned:
+                    inputs, gradients = _turned(inputs), _turned(gradients)
+                made = layer.jacobian(inputs, gradients, rows)
+                if all(_agrees(layer, made[row], truth[row]) for row in truth):
+                    self.turned.update({layer.name} if turned else ())
+                    return _repeats(inputs, rows)
+        return None
+
+    def _run_alike(self, x: Inputs, outputs: Tensor) -> CapturedPass:
+        """A pass with everything caught; without attention where that, spelled out, gives other outputs."""
+        flow = self.run(x)
+        tolerance = 1e-9 if outputs.dtype == torch.float64 else 1e-3
+        off = float((flow.outputs.detach() - outputs).abs().max())
+        inside = [layer for layer in self.layers if any(a.concerns(layer) for a in self.attentions)]
+        if off <= tolerance * float(outputs.abs().max()) or not inside:
+            return flow
+        for layer in inside:
+            self.leave(layer)
+        return self.run(x)
 
     @torch.no_grad()
     def _refuse_mixing(self, x: Inputs, outputs: Tensor) -> None:
@@ -259,9 +306,24 @@ class Capture:
             )
 
 
-def _repeats(calls: Calls, rows: int) -> list[float]:
+@contextlib.contextmanager
+def spelled_out(attentions: Sequence[Spelled], layers: Sequence[Layer]) -> Iterator[None]:
+    """While this lasts, hooks see the maps of the attentions that any of ``layers`` is a part of."""
+    with contextlib.ExitStack() as stack:
+        for attention in attentions:
+            if any(attention.concerns(layer) for layer in layers):
+                stack.enter_context(attention.installed())
+        yield
+
+
+def _turned(tensors: list[Tensor]) -> list[Tensor]:
+    """The second dimension first."""
+    return [value.transpose(0, 1) if value.dim() > 1 else value for value in tensors]
+
+
+def _repeats(inputs: list[Tensor], rows: int) -> list[float]:
     """For each call, how many rows the layer was given for one of the batch."""
-    return [value.shape[0] / rows if value.dim() else 0.0 for value in calls.inputs]
+    return [value.shape[0] / rows if value.dim() else 0.0 for value in inputs]
 
 
 def _agrees(layer: Layer, made: Tensor, truth: dict[str, Tensor]) -> bool:

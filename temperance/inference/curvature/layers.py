@@ -27,7 +27,7 @@ _CHUNK = 2**25  # numbers of per-example gradients held at once
 class Layer(ABC):
     """A module of the network, those of its parameters that are random, and the rule for their gradients.
 
-    ``inputs`` and ``gradients`` are lists, one tensor for each time the module was called.
+    ``inputs`` and ``gradients`` are lists, one tensor for each time the module (or one of several) was called.
     """
 
     def __init__(self, name: str, module: nn.Module, entries: dict[str, Entry]) -> None:
@@ -42,6 +42,16 @@ class Layer(ABC):
     def size(self) -> int:
         """p, how many parameters."""
         return sum(e.size for e in self.entries.values())
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """The weight matrices that it consists of, by which Kronecker factors go; none where it is of another kind."""
+        return ()
+
+    @property
+    def watched(self) -> tuple[nn.Module, ...]:
+        """The modules whose inputs and output gradients it is made of, in the order in which a pass calls them."""
+        return (self.module,)
 
     @abstractmethod
     def jacobian(self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], rows: int) -> Tensor:
@@ -82,6 +92,11 @@ class Matrix(Layer):
     def __init__(self, name: str, module: nn.Module, entries: dict[str, Entry]) -> None:
         # Weight before bias, also where a parametrisation was taken off and the weight came back as the last.
         super().__init__(name, module, dict(sorted(entries.items(), key=lambda item: item[0] == "bias")))
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """See :class:`Layer`."""
+        return (self,)
 
     @property
     def has_weight(self) -> bool:

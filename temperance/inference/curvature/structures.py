@@ -21,6 +21,7 @@ from temperance.inference.curvature.accumulate import (
     DenseAccumulator,
     DiagonalAccumulator,
     LayerSource,
+    by_matrix,
     sources_of,
     visitor,
 )
@@ -255,9 +256,10 @@ class KFAC(Curvature):
 
     Where a weight is used at several places r of an example (convolution, attention), ``sharing="expand"`` treats
     places like examples, and ``"reduce"`` first sums g and averages a over them (Eschenhagen et al. 2023); embeddings
-    always expand. Scales and shifts of norms, and parameters that no rule speaks for (recurrent layers, tied weights),
-    get an exact dense block up to ``dense_limit`` parameters and a diagonal one beyond, with a warning that names them.
-    The factor of a side with more than ``factor_limit`` units is kept diagonal, with a warning.
+    always expand. Query, key, value and the way out of an attention have factors each. Scales and shifts of norms, and
+    parameters that no rule speaks for (recurrent layers, tied weights), get an exact dense block up to ``dense_limit``
+    parameters and a diagonal one beyond, with a warning that names them. The factor of a side with more than
+    ``factor_limit`` units is kept diagonal, with a warning.
 
     The curvature of one linear layer under square loss, and of each layer of a deep linear network, is exact.
 
@@ -289,7 +291,7 @@ class KFAC(Curvature):
     def _accumulators(self, problem: Problem) -> tuple[list[Accumulator], list[str]]:
         made: list[Accumulator] = []
         fallen: list[str] = []
-        for source in sources_of(problem.sweep):
+        for source in by_matrix(sources_of(problem.sweep)):
             layer: Layer | None = source.layer if isinstance(source, LayerSource) else None
             if isinstance(layer, EmbeddingLayer):
                 assert isinstance(source, LayerSource)

@@ -26,15 +26,16 @@ from temperance.core.errors import NetworkError
 from temperance.core.seeds import generator
 from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream
-from temperance.inference.curvature.capture import Capture
+from temperance.inference.curvature.capture import Capture, spelled_out
 from temperance.inference.curvature.layers import ConvolutionLayer, LinearLayer, Matrix
 
 Kind = Literal["local", "flipout"]
 
 
 class NoisyLayers:
-    """The layers of a target's network whose noise can be put at their outputs: linear and convolution, used once in a
-    pass, with a weight that nothing else uses. What is not among them is drawn as before."""
+    """The layers of a target's network whose noise can be put at their outputs: linear (an attention's maps, too) and
+    convolution, used once in a pass, with a weight that nothing else uses. What is not among them is drawn as before.
+    """
 
     def __init__(self, engine: Engine, kind: Kind) -> None:
         self.kind = kind
@@ -46,12 +47,15 @@ class NoisyLayers:
         capture = Capture(engine, theta + 0.1 * noise, engine.target.running_buffers(), None)
         capture.verify(engine.example)
         self.layers = [
-            layer
+            matrix
             for layer in capture.layers
-            if isinstance(layer, LinearLayer | ConvolutionLayer)
-            and layer.has_weight
-            and capture.repeats(layer) == [1.0]
+            for matrix in layer.matrices
+            if isinstance(matrix, LinearLayer | ConvolutionLayer)
+            and matrix.has_weight
+            and capture.repeats(layer) == [1.0] * len(layer.watched)
+            and layer.name not in capture.turned  # a row's signs go with the first dimension
         ]
+        self.attentions = capture.attentions
         if not self.layers:
             raise NetworkError(
                 f"`estimator` {kind!r} needs linear or convolution layers that are called once in a pass; this "
@@ -66,14 +70,11 @@ class NoisyLayers:
     def installed(self, scale: Tensor, stream: NormalStream) -> Iterator[None]:
         """While this lasts, the layers add noise of standard deviations ``scale`` (P numbers, a leaf that collects its
         gradient) to what they compute with the means."""
-        handles = []
-        for layer in self.layers:
-            handles.append(layer.module.register_forward_hook(self._hook(layer, scale, stream), with_kwargs=True))
-        try:
+        with spelled_out(self.attentions, self.layers), contextlib.ExitStack() as stack:
+            for layer in self.layers:
+                hook = self._hook(layer, scale, stream)
+                stack.callback(layer.module.register_forward_hook(hook, with_kwargs=True).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _hook(self, layer: Matrix, scale: Tensor, stream: NormalStream) -> Any:
         weight = layer.entries["weight"]
@@ -84,10 +85,10 @@ class NoisyLayers:
             w = scale[weight.start : weight.stop].view(weight.shape)
             b = None if bias is None else scale[bias.start : bias.stop].view(bias.shape)
             if self.kind == "local":
-                variance = _apply(module, x.square(), w.square(), None if b is None else b.square())
+                variance = _apply(layer, x.square(), w.square(), None if b is None else b.square())
                 # A row of zeros has no variance, and the root no slope there: a speck keeps the gradient at zero.
                 return output + (variance + 1e-20).sqrt() * _normal(output, stream)
-            moved = _apply(module, x * _signs(x, layer, stream), w * _normal(w, stream), None)
+            moved = _apply(layer, x * _signs(x, layer, stream), w * _normal(w, stream), None)
             if b is not None:
                 moved = moved + _along(b * _normal(b, stream), layer, output)
             return output + moved * _signs(output, layer, stream)
@@ -95,11 +96,11 @@ class NoisyLayers:
         return add_noise
 
 
-def _apply(module: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _apply(layer: Matrix, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What the layer does, with another weight and bias."""
-    if isinstance(module, nn.Linear):
+    if isinstance(layer, LinearLayer):
         return F.linear(x, weight, bias)
-    return module._conv_forward(x, weight, bias)  # type: ignore[operator]
+    return layer.module._conv_forward(x, weight, bias)  # type: ignore[operator]
 
 
 def _normal(like: Tensor, stream: NormalStream) -> Tensor:

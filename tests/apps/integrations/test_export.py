@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import temperance as tp
 from temperance.apps.integrations.export import export_predictive, predictive_module
@@ -128,6 +129,19 @@ def laplace_last() -> tp.Fitted:
     return laplace(network, tp.HeteroscedasticNormal(), x, rand(9, 1), method)
 
 
+class Attending(nn.Module):
+    """Numbers as words, the last of which may be padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True)
+        self.words, self.head = nn.Linear(1, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.pad(x[:, 2:] > 0, (2, 0))
+        return self.head(self.layer(self.words(x.unsqueeze(-1)), src_key_padding_mask=hidden)[:, 0])
+
+
 X = rand(6, 3)
 RAW = tp.data.Data(10 + 3 * X, 100 + 20 * rand(6, 1))
 UNITS = RAW.standardise().info
@@ -152,6 +166,7 @@ CASES = {
     "laplace-classes": (laplace_classes, X.unsqueeze(1), {}),
     "laplace-last": (laplace_last, rand(6, 7), {"draws": 20}),
     "laplace-counts": (lambda: laplace(mlp(1), tp.Poisson(), X, torch.arange(6.0).unsqueeze(1)), X, {}),
+    "laplace-attention": (lambda: laplace(Attending(), tp.Categorical(), X, torch.arange(6) % 2), X, {}),
     "laplace-labels": (lambda: laplace(mlp(2), tp.Bernoulli(), X, (rand(6, 2) > 0).float()), X, {}),
 }
 QUICK = ("categorical-batch-norm", "normal-learned", "laplace-values", "laplace-classes")

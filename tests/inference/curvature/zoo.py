@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from temperance.nn import FilterResponseNorm
+
+from .attentions import ATTENDING, Attending, CalledTwice, Decoder, Encoder, TwoOfOneWeight, Unbatched, WithOwn
 
 ROWS = 7
 CLASSES = 3
@@ -67,26 +70,6 @@ class SelfAttention(nn.Module):
         return self.head((weights @ self.value(x)).tanh().mean(1))
 
 
-class Multihead(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-        self.head = nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.attention(x, x, x)[0].mean(1))
-
-
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(4, 2, dim_feedforward=5, dropout=0.1, batch_first=True)
-        self.head = nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer(x).tanh().mean(1))
-
-
 class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__()
@@ -138,9 +121,10 @@ class TwiceNorm(nn.Module):
 class TimeFirst(nn.Module):
     """Turns batch × time to time × batch inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = 0) -> None:
         super().__init__()
-        self.inner, self.norm, self.head = nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, CLASSES)
+        self.inner: nn.Module = nn.Embedding(words, 3) if words else nn.Linear(2, 3)
+        self.norm, self.head = nn.LayerNorm(3), nn.Linear(3, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.norm(self.inner(x.transpose(0, 1))).tanh().mean(0))
@@ -357,15 +341,23 @@ ZOO: dict[str, Case] = {
     "embedding": Case(Text, (5,), words=6),
     "embedding with padding": Case(lambda: Text(padding=2), (5,), words=6),
     "self-attention": Case(SelfAttention, (4, 3)),
-    "multihead attention": Case(Multihead, (3, 4), fallen=("attention", "attention.out_proj")),
-    "transformer encoder layer": Case(Encoder, (3, 4), fallen=("layer.self_attn", "layer.self_attn.out_proj")),
+    **{f"attention: {name}": Case(functools.partial(Attending, **how), (3, 4)) for name, how in ATTENDING.items()},
+    "attention: one weight in two": Case(TwoOfOneWeight, (3, 4), fallen=("one",)),
+    "attention: called twice": Case(CalledTwice, (3, 4)),
+    "attention: without a batch": Case(Unbatched, (3, 4), fallen=("attention", "attention.out_proj")),
+    "attention: in name only": Case(WithOwn, (3, 4), fallen=("attention",)),
+    "transformer encoder layer": Case(Encoder, (3, 4)),
+    "transformer encoder, padded": Case(lambda: Encoder(2, padding=True), (4, 4)),
+    "transformer encoder, words first": Case(lambda: Encoder(2, batch_first=False, padding=True), (3, 4)),
+    "transformer decoder layer": Case(Decoder, (5, 4)),
     "lstm": Case(lambda: Recurrent(nn.LSTM), (4, 2), fallen=("cell",)),
     "gru": Case(lambda: Recurrent(nn.GRU), (4, 2), fallen=("cell",)),
     "tied": Case(Tied, (4,), words=CLASSES, fallen=("words",)),
     "called twice": Case(Twice, (4, 3)),
     "norm and embedding called twice": Case(TwiceNorm, (4,), words=6),
-    "time first": Case(TimeFirst, (5, 2), fallen=("inner", "norm")),
-    "time first, as many steps as rows": Case(TimeFirst, (4, 2), fallen=("inner", "norm")),
+    "time first": Case(TimeFirst, (5, 2)),
+    "time first, as many steps as rows": Case(TimeFirst, (4, 2)),
+    "time first, words": Case(lambda: TimeFirst(words=6), (5,), words=6),
     "time folded into the batch": Case(Folded, (4, 2)),
     "time folded into the batch, time first": Case(lambda: Folded(True), (4, 2), fallen=("inner", "norm")),
     "bare parameter": Case(Bare, (4, 2), fallen=("gain", "positions")),

@@ -187,6 +187,65 @@ class Scaled(Twice):
         return self.gain * self.head(torch.tanh(self.inner(x)))
 
 
+class Attending(nn.Module):
+    """Three words look at one another."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=False)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        words = x.transpose(0, 1)
+        return self.head(self.attention(words, words, words)[0].mean(0))
+
+
+def test_the_maps_of_an_attention_have_noise_of_their_own():
+    """With noise in value and the way out alone, of which one is fixed, the output is linear in what is drawn."""
+    x = random(1, 3, 4, seed=1)
+    target, data = prepared(Attending(), x.expand(4, 3, 4))
+    engine = Engine(target, data)
+    layers = NoisyLayers(engine, "flipout")
+    names = ["attention.query", "attention.key", "attention.value", "attention.out_proj", "head"]
+    assert [layer.name for layer in layers.layers] == names
+    assert not bool(layers.shared.any())
+    theta, places = random(target.layout.size, seed=2), {e.name: e for e in target.layout.entries}
+
+    def outputs(at):
+        return torch.func.functional_call(target.network, dict(target.layout.unflatten(at)), (x,))[0]
+
+    jacobian = torch.func.jacrev(outputs)(theta)
+    packed, way_out = places["attention.in_proj_weight"], places["attention.out_proj.weight"]
+    for start, stop in ((packed.stop - 16, packed.stop), (way_out.start, way_out.stop)):
+        scale = torch.zeros_like(theta)
+        scale[start:stop] = 0.3 + random(16, seed=3).abs()
+        engine.workspace.attach(theta, None, {})
+        stream = NormalStream(5)
+        with layers.installed(scale, stream), torch.no_grad():
+            rows = torch.stack([engine.network(x)[0] for _ in range(1_200)])
+        assert_moments(rows, outputs(theta), jacobian @ torch.diag(scale.square()) @ jacobian.T)
+    with torch.no_grad():
+        assert torch.allclose(engine.network(x)[0], outputs(theta))  # all as before
+
+
+def test_flipout_leaves_out_layers_whose_rows_come_second():
+    """Signs go with the first dimension, which are words there."""
+    network = nn.TransformerEncoderLayer(4, 2, 5, batch_first=False)
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network
+
+        def forward(self, x):
+            return self.inner(x.transpose(0, 1))[0, :, :2]
+
+    target, data = prepared(Words(), random(5, 3, 4))
+    names = [layer.name for layer in NoisyLayers(Engine(target, data), "flipout").layers]
+    inside = "inner.self_attn."
+    assert names == [inside + role for role in ("query", "key", "value", "out_proj")]
+
+
 FALL_BACK = {"twice": Twice, "tied": Tied, "functional": Functional, "parametrised": Parametrised}
 
 
@@ -226,6 +285,7 @@ CASES = [
     ("MLP", "local", tp.MeanField()),
     ("Conv", "flipout", tp.MeanField()),
     ("Functional", "local", tp.MeanField()),
+    ("Attending", "flipout", tp.MeanField()),
     pytest.param("MLP", "flipout", tp.TiedScale(1), marks=slow),
     pytest.param("Scaled", "local", tp.MeanField(), marks=slow),
     pytest.param("Twice", "local", tp.MeanField(), marks=slow),
@@ -238,6 +298,8 @@ def make(name):
     torch.manual_seed(0)
     if name == "MLP":
         return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), random(6, 3)
+    if name == "Attending":
+        return Attending(), random(6, 3, 4)
     kinds = {"Conv": Conv, "Scaled": Scaled, "Twice": Twice, "Functional": Functional, "Tied": Tied}
     made = {**kinds, "Parametrised": Parametrised}[name]()
     return made, random(6, 1, 3, 3) if name == "Conv" else random(6, 3)
