@@ -131,6 +131,19 @@ class Likelihood(Value, ABC):
         found = self.log_prob(outputs, y, learned)
         return -(found * weights.to(found)).sum(-1)
 
+    def slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """:meth:`weighed` of each draw, and its gradients in the outputs and in what is learned: by autograd, unless a
+        subclass knows them."""
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            own = {name: value.detach().requires_grad_() for name, value in learned.items()}
+            losses = self.weighed(leaf, y, own, weights)
+            slope, *rest = torch.autograd.grad(losses.sum(), [leaf, *own.values()], allow_unused=True)
+        found = {name: value for name, value in zip(own, rest, strict=True) if value is not None}
+        return losses.detach(), torch.zeros_like(outputs) if slope is None else slope, found
+
     def weighed_fisher(self, outputs: Tensor, learned: LearnedValues, weights: Tensor | None) -> Tensor:
         """:meth:`learned_fisher` with rows that count so often as ``weights`` says."""
         if weights is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from temperance.core.errors import NetworkError
 from temperance.model.likelihoods.base import LearnedValues, diagonal
-from temperance.model.likelihoods.real import AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
+from temperance.model.likelihoods.real import LOG_SCALE, AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
 
 _MOST = 40.0  # log s at most: in float32 exp(2 · 40) is finite, exp(2 · 45) is not
 
@@ -30,6 +30,24 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
         constant = math.log(self.scale) + 0.5 * math.log(2 * math.pi)
         squares = (y - outputs).square().sum((-1, -2))
         return squares * (0.5 / self.scale**2) + constant * outputs.shape[-1] * outputs.shape[-2]
+
+    def slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(f − y) / s² in the outputs, 1 − ((f − y) / s)² in log s."""
+        scale = self.noise_scale(outputs, learned)
+        z = (outputs - y) / scale
+        squares = z.square()
+        often = None if weights is None else weights.to(outputs).unsqueeze(-1)
+        each = 0.5 * squares + (scale.log() + 0.5 * math.log(2 * math.pi))
+        if often is not None:
+            each, z = each * often, z * often
+        found = {}
+        if self.scale is None:
+            spread = (1.0 - squares) if often is None else (1.0 - squares) * often
+            log_scale = learned[LOG_SCALE]
+            found[LOG_SCALE] = spread.sum(-2).sum_to_size(log_scale.shape)
+        return each.sum((-1, -2)), z / scale, found
 
     @property
     def given_noise(self) -> float | None:
