@@ -23,6 +23,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
     "noise": tp.Normal(scale=0.3),
     "learned": tp.Normal(),
     "learned twice": tp.Normal(num_outputs=2),
+    "depends": tp.HeteroscedasticNormal(),
     "heavy": tp.StudentT(),
     "counts": tp.Poisson(),
 }
@@ -31,7 +32,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
 def targets_of(name: str, rng: torch.Generator) -> Tensor:
     if name == "classes":
         return torch.randint(2, (ROWS,), generator=rng)
-    y = torch.rand(ROWS, 2, generator=rng, dtype=torch.float64)
+    y = torch.rand(ROWS, 1 if name == "depends" else 2, generator=rng, dtype=torch.float64)
     if name == "shares":
         return y / y.sum(-1, keepdim=True)
     return y.round() if name in ("labels", "counts") else y
@@ -139,12 +140,14 @@ def test_outputs_of_positions_are_arranged_by_their_likelihood() -> None:
     compared(target, target.prepare(Data(x, y)))
 
 
-@pytest.mark.parametrize("name", ["classes", "shares", "learned", "learned twice", "noise"])
+@pytest.mark.parametrize("name", ["classes", "shares", "labels", "learned", "learned twice", "noise", "depends"])
 def test_closed_slopes_are_those_of_autograd(name: str) -> None:
     rng = torch.Generator().manual_seed(3)
     likelihood, y = LIKELIHOODS[name], targets_of(name, rng).expand(MEMBERS, *targets_of(name, rng).shape)
     outputs = torch.randn(MEMBERS, ROWS, 2, generator=rng, dtype=torch.float64)
+    outputs[:, 0, 1] = 50.0  # beyond what noise that depends on x may be
     learned = {p.name: torch.randn(MEMBERS, *p.shape, generator=rng).double() for p in likelihood.learned_parameters()}
     for weights in (None, torch.rand(ROWS, generator=rng), torch.rand(MEMBERS, ROWS, generator=rng)):
         ours = likelihood.slopes(outputs, y, learned, weights)
-        torch.testing.assert_close(ours, Likelihood.slopes(likelihood, outputs, y, learned, weights))
+        assert likelihood.row_slopes(outputs, y, learned) is not None
+        torch.testing.assert_close(ours, likelihood._traced_slopes(outputs, y, learned, weights))
