@@ -90,11 +90,11 @@ def test_swag_for_tables_stays_alive_where_noise_is_small() -> None:
     assert error("SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9}))") > 2 * plain  # the recipe before
 
 
-def test_small_tables_get_fewer_and_longer_steps_where_nobody_asks() -> None:
-    usual = method_named(DEFAULT_METHOD)
-    for outcome in (Classes(), Reals()):
-        (short, epochs, batch), (many, size) = default_training(300, outcome), training(300, outcome)
-        assert (short.base.lr, short.size) == (2 * usual.base.lr, usual.size)
-        assert epochs * -(-300 // batch) <= 0.55 * many * -(-300 // size)
-        assert default_training(301, outcome) == (usual, *training(301, outcome))
-    assert default_training(100, Counts()) == (usual, *training(100, Counts()))
+def test_small_tables_of_classes_get_fewer_and_longer_steps_where_nobody_asks() -> None:
+    usual, classes = method_named(DEFAULT_METHOD), Classes()
+    (short, epochs, batch), (many, size) = default_training(300, classes), training(300, classes)
+    assert (short.base.lr, short.size) == (2 * usual.base.lr, usual.size)
+    assert (epochs, batch) == (many // 2, size)
+    assert default_training(301, classes) == (usual, *training(301, classes))
+    for outcome in (Reals(), Counts()):
+        assert default_training(100, outcome) == (usual, *training(100, outcome))

@@ -48,7 +48,7 @@ class BayesianEstimator(BaseEstimator):
     Args:
         method: how the posterior is found: a name (``"ensemble"``, ``"laplace"``, ``"swag"``, … see
             :data:`tp.recipes.RECIPES`), an expression such as ``"Ensemble(MAP(lr=1e-3), 10)"``, or a method. The
-            default is an ensemble, on small tables with fewer and longer steps
+            default is an ensemble, on small tables of classes with fewer and longer steps
             (:func:`temperance.apps.recipes.default_training`).
         hidden: widths of the hidden layers; ``()`` for a linear model.
         network: a function of (inputs, outputs) that makes a module, in place of the usual network.
