@@ -222,9 +222,9 @@ _QUICK, _QUICK_METHOD = 300, "Ensemble(MAP(lr=1e-2), 5)"
 def default_training(rows: int, outcome: Outcome) -> tuple[Inference[Any], int, int]:
     """What runs on so many rows where nobody asks for a method: (method, epochs, batch size).
 
-    It is :data:`DEFAULT_METHOD`, as long as :func:`training` says. Up to 300 rows of classes its steps are twice as long
-    and half as many: the log-loss of ten tables, three seeds each, changed by 0.004 at most. Not so of numbers: with
-    steps twice as long, half as many were better on some tables of 150 rows and 0.1 nats worse on others; of counts too.
+    It is :data:`DEFAULT_METHOD`, as long as :func:`training` says. Up to 300 rows of classes its steps are twice as
+    long and half as many: the log-loss of ten tables, three seeds each, changed by 0.004 at most. Not so of numbers
+    and counts: this was better on some tables of 150 rows, and 0.1 nats worse on others.
 
     >>> default_training(150, Classes())[1:], default_training(150, Reals())[1:]
     ((100, 64), (200, 16))
