@@ -156,6 +156,7 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "recipes.table_likelihood": lambda: {"task": "classification"},
     "recipes.table_target": lambda: {"task": "classification", "inputs": 3, "outputs": 2},
     "recipes.training": lambda: {"rows": 100},
+    "recipes.default_training": lambda: {"rows": 100, "outcome": tp.outcomes.Reals()},
     "sample": lambda: {
         **{"log_density": lambda x: -0.5 * (x**2).sum(-1), "start": torch.zeros(2), "method": tp.HMC(0.1, 2)},
         **{"draws": 2, "chains": 1, "warmup": 2, "progress": False},
@@ -235,6 +236,7 @@ LEGAL_OF_FUNCTIONS: dict[str, str] = {
         "plot.predicted_observed.most plot.regression_band.level plot.reliability.bins plot.reliability.level "
         "plot.temperatures.level plot.traces.what plot.traces.rows plot.uncertainty_histogram.bins "
         "recipes.table_target.inputs recipes.table_target.outputs recipes.training.rows sample.draws "
+        "recipes.default_training.rows "
         "testing.draws_needed.comparisons testing.draws_needed.false_alarm "
         "sample.chains sample.every scores.ece.bins scores.ece.binning scores.ece.level scores.ece.resamples "
         "scores.fpr_at_tpr.tpr scores.interval_coverage.level scores.mce.bins scores.mce.binning scores.mce.level "

@@ -21,6 +21,7 @@ from temperance.data.sources import Inputs, map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.compiling import Compiled
 from temperance.engine.energy import Energies, OwnEnergies
+from temperance.engine.stacked import StackedChain
 from temperance.engine.workspace import Workspace
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.priors import BoundPrior
@@ -193,6 +194,12 @@ class Engine:
             gradient, losses = self._compiled_stack(theta, batch.x, batch.y, batch.weights)
             grad.copy_(gradient)
             return losses
+        chain = self.workspace.chain(theta, grad)
+        rows = None if chain is None else chain.rows(batch.x, batch.streams is not None)
+        if chain is not None and rows is not None:
+            losses = self._chain_gradients(chain, rows, batch, grad)
+            if losses is not None:
+                return losses
         leaves = self.workspace.stacked_leaves(theta)
         losses = self._stacked_losses(leaves, batch.x, batch.y, batch.weights, batch.streams is not None)
         scaled = losses.sum() if self.likelihood_temperature == 1.0 else losses.sum() / self.likelihood_temperature
@@ -201,6 +208,24 @@ class Engine:
             # Data say nothing of the prior's scales, nor of a parameter that no output depends on.
             grad[:, entry.start : entry.stop] = 0.0 if value is None else value.reshape(len(theta), -1)
         return losses.detach()
+
+    def _chain_gradients(self, chain: StackedChain, rows: Tensor, batch: Batch, grad: Tensor) -> Tensor | None:
+        """The same by hand, where outputs are what the chain gives."""
+        outputs, kept = chain.forward(rows)
+        if self.likelihood.arrange(outputs, 2) is not outputs:
+            return None
+        y = batch.y if batch.streams is not None else batch.y.expand(len(outputs), *batch.y.shape)
+        losses, slope, learned = self.likelihood.slopes(
+            outputs, y, self.layout.unflatten(chain.theta, "likelihood"), batch.weights
+        )
+        factor = 1.0 / (batch.size * self.likelihood_temperature)
+        chain.backward(slope.mul_(factor), kept)
+        for entry in self.layout.entries:
+            if entry.role != "network":  # data say nothing of the prior's scales
+                found = learned.get(entry.name)
+                place = grad[:, entry.start : entry.stop]
+                place.copy_(found.reshape(len(grad), -1)).mul_(factor) if found is not None else place.zero_()
+        return losses.div_(batch.size)
 
     def _stacked_gradient_of(
         self, theta: Tensor, x: Inputs, y: Tensor, weights: Tensor | None

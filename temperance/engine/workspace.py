@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize
 from temperance.core.errors import NetworkError, TemperanceWarning
 from temperance.data.sources import Inputs
 from temperance.engine import outputs as forward
+from temperance.engine.stacked import StackedChain
 from temperance.model.theta import Layout
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -141,6 +142,7 @@ class Workspace:
         self.learned: dict[str, Tensor] = {}
         self._attached: tuple[object, object, MutableMapping[str, Tensor] | None] = (None, None, None)
         self._stacked: tuple[object, dict[str, Tensor]] = (None, {})
+        self._chain: tuple[object, object, StackedChain | None] = (None, None, None)
         self._only: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._training: bool | None = None
         self.known_rules: dict[tuple[str, ...], tuple[set[str], dict[str, list[float]], set[str]]] = {}
@@ -221,6 +223,13 @@ class Workspace:
             self._stacked = (theta, {name: view.detach().requires_grad_() for name, view in views.items()})
         return self._stacked[1]
 
+    def chain(self, theta: Tensor, grad: Tensor) -> StackedChain | None:
+        """The network as a chain at the rows of θ, made once for these tensors; ``None`` where it is none."""
+        if self._chain[0] is not theta or self._chain[1] is not grad:
+            self._chain = (theta, grad, StackedChain.of(self.network, self.layout, theta, grad))
+        found = self._chain[2]
+        return found if found is not None and found.untouched() else None
+
     def can_batch(self) -> bool:
         """Whether the network takes part in ``vmap`` over its weights, tried on the example rows."""
         if self.example is None or not forward.can_batch(self.network):
@@ -242,6 +251,7 @@ class Workspace:
         self._only = None
         self._attached = (None, None, None)
         self._stacked = (None, {})
+        self._chain = (None, None, None)
         self.learned = {}
 
     def outputs(

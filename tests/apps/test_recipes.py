@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.apps.recipes import DEFAULT_METHOD, RECIPES, method_named, table_target, training
+from temperance.apps.recipes import DEFAULT_METHOD, RECIPES, default_training, method_named, table_target, training
+from temperance.core.outcomes import Classes, Counts, Reals
 
 
 def test_every_recipe_makes_a_method_and_fits_a_small_table() -> None:
@@ -87,3 +88,13 @@ def test_swag_for_tables_stays_alive_where_noise_is_small() -> None:
     plain = error("map")
     assert error("swag") < 1.3 * plain
     assert error("SWAG(MAP(lr=0.02, optimizer=SGD, optimizer_args={'momentum': 0.9}))") > 2 * plain  # the recipe before
+
+
+def test_small_tables_of_classes_get_fewer_and_longer_steps_where_nobody_asks() -> None:
+    usual, classes = method_named(DEFAULT_METHOD), Classes()
+    (short, epochs, batch), (many, size) = default_training(300, classes), training(300, classes)
+    assert (short.base.lr, short.size) == (2 * usual.base.lr, usual.size)
+    assert (epochs, batch) == (many // 2, size)
+    assert default_training(301, classes) == (usual, *training(301, classes))
+    for outcome in (Reals(), Counts()):
+        assert default_training(100, outcome) == (usual, *training(100, outcome))

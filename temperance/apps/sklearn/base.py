@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from temperance.apps.recipes import DEFAULT_METHOD, method_named, threads_for, training
+from temperance.apps.recipes import DEFAULT_METHOD, default_training, method_named, threads_for, training
 from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
 from temperance.core.checks import check_count, check_level
@@ -47,7 +47,9 @@ class BayesianEstimator(BaseEstimator):
 
     Args:
         method: how the posterior is found: a name (``"ensemble"``, ``"laplace"``, ``"swag"``, … see
-            :data:`tp.recipes.RECIPES`), an expression such as ``"Ensemble(MAP(lr=1e-3), 10)"``, or a method.
+            :data:`tp.recipes.RECIPES`), an expression such as ``"Ensemble(MAP(lr=1e-3), 10)"``, or a method. The
+            default is an ensemble, on small tables of classes with fewer and longer steps
+            (:func:`temperance.apps.recipes.default_training`).
         hidden: widths of the hidden layers; ``()`` for a linear model.
         network: a function of (inputs, outputs) that makes a module, in place of the usual network.
         prior: over the weights; that of :func:`temperance.apps.recipes.table_target` unless told.
@@ -153,7 +155,7 @@ class BayesianEstimator(BaseEstimator):
         target = blueprint.target(likelihood, self.prior).to(device)
         self._y_units = _units(y[train], shares) if self.standardise and self._outcome.has_units else None
         self._blueprint = blueprint
-        epochs, batch_size = training(len(train), self._outcome)
+        method, epochs, batch_size = self._training(method, len(train))
         data = Data(self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)), weights=shares)
         size = batch_size if self.batch_size is None else self.batch_size
         work = int(size) * max((inputs, *hidden)) * method.facts().streams if self.network is None else 2**30
@@ -175,8 +177,18 @@ class BayesianEstimator(BaseEstimator):
             known = torch.from_numpy(_standard(y[held], self._y_units))
             self.calibrator_ = rule.fit(self._predict_standard(x[held]), known)
 
+    def _training(self, method: Inference[Any], rows: int) -> tuple[Inference[Any], int, int]:
+        """Method, epochs and batch size: those that go well together, where nobody has an opinion on any of them."""
+        opinions = (self.network, self.epochs, self.batch_size, None if self._wants_default() else self.method)
+        if all(opinion is None for opinion in opinions):
+            return default_training(rows, self._outcome)
+        return method, *training(rows, self._outcome)
+
+    def _wants_default(self) -> bool:
+        return isinstance(self.method, str) and self.method == "default"
+
     def _method(self) -> Inference[Any]:
-        wanted = DEFAULT_METHOD if isinstance(self.method, str) and self.method == "default" else self.method
+        wanted = DEFAULT_METHOD if self._wants_default() else self.method
         method = method_named(wanted)
         if method.facts().default_steps == 0 and self.network is None:
             raise ArgumentError(

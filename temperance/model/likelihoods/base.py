@@ -131,6 +131,39 @@ class Likelihood(Value, ABC):
         found = self.log_prob(outputs, y, learned)
         return -(found * weights.to(found)).sum(-1)
 
+    def row_slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]] | None:
+        """−log p of each example (... × B), and its derivatives in the outputs (... × B × C) and in what is learned
+        (... × B × its shape), where they are known in closed form: training then needs no graph."""
+        return None
+
+    def slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """:meth:`weighed` of each draw, and its gradients in the outputs and in what is learned: by
+        :meth:`row_slopes`, or else by autograd. The hot path of ensembles."""
+        known = self.row_slopes(outputs, y, learned)
+        if known is None:
+            return self._traced_slopes(outputs, y, learned, weights)
+        each, slope, found = known
+        if weights is not None:
+            often = weights.to(each)
+            each, slope = each * often, slope * often.unsqueeze(-1)
+            found = {name: value * often.unsqueeze(-1) for name, value in found.items()}
+        return each.sum(-1), slope, {name: value.sum(-2) for name, value in found.items()}
+
+    def _traced_slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            own = {name: value.detach().requires_grad_() for name, value in learned.items()}
+            losses = self.weighed(leaf, y, own, weights)
+            slope, *rest = torch.autograd.grad(losses.sum(), [leaf, *own.values()], allow_unused=True)
+        found = {name: value for name, value in zip(own, rest, strict=True) if value is not None}
+        return losses.detach(), torch.zeros_like(outputs) if slope is None else slope, found
+
     def weighed_fisher(self, outputs: Tensor, learned: LearnedValues, weights: Tensor | None) -> Tensor:
         """:meth:`learned_fisher` with rows that count so often as ``weights`` says."""
         if weights is None:

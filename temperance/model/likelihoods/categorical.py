@@ -88,6 +88,18 @@ class Categorical(Likelihood):
             return F.cross_entropy(outputs, y, reduction="sum")
         return super().negative_log_likelihood(outputs, y, learned)
 
+    def row_slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """p − e_y in the logits; of class probabilities, p − y."""
+        logs = outputs.log_softmax(-1)
+        slope = logs.exp()
+        if y.is_floating_point():
+            return -(y * logs).sum(-1), slope - y, {}
+        index = y.unsqueeze(-1)
+        slope.scatter_add_(-1, index, slope.new_full((), -1.0).expand(index.shape))
+        return -logs.gather(-1, index).squeeze(-1), slope, {}
+
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(p) − p pᵀ."""
         p = outputs.softmax(-1)
@@ -175,6 +187,12 @@ class Bernoulli(Likelihood):
     def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Σ_k y f − log(1 + eᶠ)."""
         return (y * outputs - F.softplus(outputs)).sum(-1)
+
+    def row_slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """p − y in the logits."""
+        return (F.softplus(outputs) - y * outputs).sum(-1), outputs.sigmoid() - y, {}
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(p (1 − p))."""

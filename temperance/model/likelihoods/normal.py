@@ -10,8 +10,9 @@ from torch import Tensor
 
 from temperance.core.errors import NetworkError
 from temperance.model.likelihoods.base import LearnedValues, diagonal
-from temperance.model.likelihoods.real import AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
+from temperance.model.likelihoods.real import LOG_SCALE, AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
 
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _MOST = 40.0  # log s at most: in float32 exp(2 · 40) is finite, exp(2 · 45) is not
 
 
@@ -30,6 +31,19 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
         constant = math.log(self.scale) + 0.5 * math.log(2 * math.pi)
         squares = (y - outputs).square().sum((-1, -2))
         return squares * (0.5 / self.scale**2) + constant * outputs.shape[-1] * outputs.shape[-2]
+
+    def row_slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(f − y) / s² in the outputs, 1 − ((f − y) / s)² in log s."""
+        scale = self.noise_scale(outputs, learned)
+        z = (outputs - y) / scale
+        squares = z.square()
+        each = (0.5 * squares + (scale.log() + _HALF_LOG_2PI)).sum(-1)
+        if self.scale is not None:
+            return each, z / scale, {}
+        spread = 1.0 - squares
+        return each, z / scale, {LOG_SCALE: spread if self.num_outputs > 1 else spread.sum(-1, keepdim=True)}
 
     @property
     def given_noise(self) -> float | None:
@@ -89,6 +103,18 @@ class HeteroscedasticNormal(GaussianNoise):
     def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
         return outputs[..., outputs.shape[-1] // 2 :].clamp(max=_MOST).exp()
+
+    def row_slopes(
+        self, outputs: Tensor, y: Tensor, learned: LearnedValues
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(m − y) / s² in the means, 1 − ((m − y) / s)² in the log scales."""
+        means, log_scale = outputs.chunk(2, -1)
+        capped = log_scale.clamp(max=_MOST)
+        scale = capped.exp()
+        z = (means - y) / scale
+        squares = z.square()
+        each = (0.5 * squares + (capped + _HALF_LOG_2PI)).sum(-1)
+        return each, torch.cat([z / scale, (1.0 - squares) * (log_scale <= _MOST)], -1), {}
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(1/s², 2)."""

@@ -444,3 +444,12 @@ def test_small_fits_take_one_thread_and_give_it_back() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_default_that_is_given_in_part_is_the_one_of_the_recipe() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 2)), np.arange(20) % 2
+    short = BayesianClassifier(random_state=0).fit(X, y).fitted_
+    assert (short.info.steps, short.method.base.lr) == (100, 1e-2)
+    for options in ({"epochs": 1}, {"batch_size": 16}, {"method": "ensemble", "epochs": 1}):
+        assert BayesianClassifier(random_state=0, **options).fit(X, y).fitted_.method.base.lr == 5e-3
