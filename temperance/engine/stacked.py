@@ -8,6 +8,8 @@ they belong in E × P.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -59,7 +61,7 @@ class StackedChain:
         layers: list[_Affine | nn.Module] = []
         for layer in chain:
             if not isinstance(layer.module, nn.Linear):
-                layers.append(layer.module)
+                layers.append(_apart(layer.module))
                 continue
             names = {name: layer.parameter(name) for name in ("weight", "bias")}
             own, into = ({k: found[n] for k, n in names.items() if n in found} for found in (values, slopes))
@@ -101,6 +103,15 @@ class StackedChain:
             layer.learn(a, delta)
             if k:
                 delta = torch.bmm(delta, layer.weight)
+
+
+def _apart(activation: nn.Module) -> nn.Module:
+    """The same activation, which leaves what comes in as it was: that is needed on the way back."""
+    if not getattr(activation, "inplace", False):
+        return activation
+    made = copy.copy(activation)
+    made.inplace = False  # type: ignore[assignment]
+    return made
 
 
 def _through(activation: nn.Module, a: Tensor, delta: Tensor) -> Tensor:

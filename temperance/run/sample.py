@@ -51,13 +51,13 @@ class Samples:
         """A line for each of the first coordinates; ``theta`` has the numbers."""
         chains, draws, size = self.theta.shape
         head = f"Samples: {chains} chains × {draws} draws of {size} numbers, {self.divergences} divergences"
-        lines = [head, f"{'':>8}{'mean':>12}{'std':>12}{'5 %':>12}{'95 %':>12}{'mcse':>10}{'ess':>8}{'R-hat':>8}"]
+        lines = [head, f"{'':>8}{'mean':>12}{'std':>12}{'5 %':>12}{'95 %':>12}{'mcse':>10}{'ess':>9}{'R-hat':>10}"]
         for k in range(min(size, _SHOWN)):
             own = self.theta[..., k].double()
             low, high = own.flatten().quantile(own.new_tensor([0.05, 0.95])).tolist()
             numbers = "".join(f"{v:>12.5g}" for v in (float(own.mean()), float(own.std()), low, high))
             rates = (float(diagnose.mcse(own)), float(diagnose.ess(own)), float(diagnose.rhat(own)))
-            lines.append(f"{f'theta[{k}]':>8}{numbers}{rates[0]:>10.2g}{rates[1]:>8.0f}{rates[2]:>8.3f}")
+            lines.append(f"{f'theta[{k}]':>8}{numbers}{rates[0]:>10.2g}{rates[1]:>9.0f}{rates[2]:>10.4g}")
         if size > _SHOWN:
             lines.append(f"  … and {size - _SHOWN} more")
         return "\n".join(lines)
@@ -205,7 +205,7 @@ def _machine_code(log_density: LogDensity, begin: Tensor, tell: bool) -> tuple[N
     except Unknown as reason:
         slower = (
             f"`log_density` could not be made into machine code ({reason}); the run goes on without it, and slower. "
-            "Write it in elementwise operations, sums, products and indexing of tensors, or pass compile=False."
+            "What can be: elementwise operations, sums, products and indexing of tensors. compile=False says nothing."
         )
         return None, slower if tell else None
 
@@ -246,7 +246,15 @@ def _target_of(network: _DensityNetwork) -> Target:
 def _check_finite_at(log_density: LogDensity, starts: Tensor) -> None:
     """One number, and a finite one, at every start."""
     for k, start in enumerate(starts):
-        value = log_density(start.clone())
+        try:
+            value = log_density(start.clone())
+        except RuntimeError as error:
+            if "dtype" not in str(error):
+                raise
+            raise ArgumentError(
+                f"`start` must have the dtype that `log_density` computes in; got {start.dtype} (the function said: "
+                f"{str(error).splitlines()[0]}). Write start.double(), or bring data to the dtype of its argument."
+            ) from error
         if not isinstance(value, Tensor) or value.dim() != 0:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise ArgumentError(f"`log_density` must return a tensor of one number, of shape (); got {got}.")
@@ -345,9 +353,12 @@ class _DensityEnergies(Energies):
         if self.together is not None:
             try:
                 values = self.together(theta)
+            except _IMPOSSIBLE:  # at one of the places; the loop below finds which
+                pass
             except Exception:  # whatever stops vmap, the loop below decides; a true error is raised there
-                if not self.proven:
-                    self.together = None
+                if self.proven:  # not vmap, then
+                    raise
+                self.together = None
             else:
                 self.proven = True
                 return values

@@ -90,6 +90,43 @@ def test_every_activation_of_a_chain(activation: type[nn.Module]) -> None:
     assert by_hand(*compared(target, data))
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU])
+def test_activations_in_place(activation: type[nn.Module]) -> None:
+    network = chain(activation(inplace=True), activation(inplace=True))
+    assert by_hand(*compared(*problem("classes", network)))
+    assert network[1].inplace  # the user's own stays as it is
+
+
+def test_at_the_kink_and_with_a_row_of_zeros() -> None:
+    network = chain()
+    with torch.no_grad():
+        network[0].bias.zero_()
+        network[0].weight[:2] = 0.0
+    target = tp.Target(network, tp.Categorical(), tp.GaussianPrior(1.0))
+    data = target.prepare(Data(torch.zeros(4, 4).double(), torch.tensor([0, 1, 0, 1])))
+    engine, theta = Engine(target, data), torch.stack([target.initial_theta()] * 2)
+    batch, grad = next(iter(data.full_pass(4))), torch.zeros_like(theta)
+    alone = torch.zeros_like(theta[0])
+    engine.gradients(theta, batch, grad)
+    engine.gradient(theta[0].clone(), batch, alone)
+    torch.testing.assert_close(grad[0], alone)
+
+
+def test_somebody_who_begins_to_listen_between_two_steps() -> None:
+    target, data = problem("classes")
+    engine = Engine(target, data)
+    theta = torch.stack([target.fresh_theta(k) for k in range(2)])
+    batch, grad = next(iter(data.full_pass(ROWS))), torch.zeros(2, theta.shape[1]).double()
+    engine.gradients(theta, batch, grad)
+    before = grad.clone()
+    handle = engine.workspace.network[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    engine.gradients(theta, batch, grad)
+    assert not torch.allclose(grad, before)
+    handle.remove()
+    engine.gradients(theta, batch, grad)
+    torch.testing.assert_close(grad, before)
+
+
 def test_a_part_of_the_weights() -> None:
     network = chain()
     network[2].weight.requires_grad_(False)

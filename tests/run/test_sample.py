@@ -144,6 +144,26 @@ def test_places_where_the_density_raises_are_rejected_counted_and_said():
         tp.sample(lambda theta: theta.sum() + "a", torch.zeros(2), tp.NUTS(), draws=5, warmup=150)
 
 
+def test_an_error_that_comes_once_is_not_lost():
+    """Say, that of a clock that a user set."""
+    count = [0]
+
+    def density(theta):
+        count[0] += 1
+        if count[0] == 60:
+            raise TimeoutError("too long")
+        return -0.5 * theta.square().sum()
+
+    with pytest.raises(TimeoutError):
+        tp.sample(density, torch.zeros(2), tp.HMC(0.1, 5), draws=100, warmup=0, compile=False, progress=False)
+
+
+def test_data_of_another_dtype_are_told():
+    data = torch.eye(2, dtype=torch.float64)
+    with pytest.raises(ArgumentError, match=r"`start` must have the dtype.*got torch.float32.*start.double"):
+        tp.sample(lambda t: -(data @ t).square().sum(), torch.zeros(2), tp.NUTS(), progress=False)
+
+
 def test_draws_print_a_summary():
     found = tp.sample(round_one, torch.zeros(2), tp.NUTS(), draws=50, warmup=150, progress=False)
     text = repr(found)

@@ -9,6 +9,7 @@ compared with what it was made from. Where any of that cannot be, :class:`Unknow
 from __future__ import annotations
 
 import ctypes
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from temperance.engine.native.walk import NativeEnergy, Walks
 LogDensity = Callable[[Tensor], Tensor]
 _TRIALS = 12  # places near the starts where machine code and PyTorch are compared
 _WORTH_THREADS = 20_000  # numbers computed in a call, below which threads cost more than they do
+
+_ONE_AT_A_TIME = threading.Lock()  # PyTorch's tracer, and what distributions look at meanwhile, are the process's
 
 _SOURCE = """
 #define _GNU_SOURCE
@@ -96,7 +99,8 @@ class NativeDensity(NativeEnergy):
         if dtype not in (torch.float32, torch.float64) or starts.device.type != "cpu":
             raise Unknown(f"numbers of {dtype} on {starts.device}")
         try:
-            made = _written(log_density, starts[0])
+            with _ONE_AT_A_TIME:
+                made = _written(log_density, starts[0])
         except Unknown:
             raise
         except Exception as error:  # whatever stops the tracer
@@ -115,7 +119,11 @@ class NativeDensity(NativeEnergy):
         walks = Walks.of(found, dtype)
         assert walks is not None
         native = cls(made, walks, dtype, size)
-        if not _agrees(native, log_density, starts):
+        try:
+            agrees = _agrees(native, log_density, starts)
+        except Exception as error:  # a function that kept tensors of the tracer, say
+            raise Unknown(_reason(error)) from error
+        if not agrees:
             raise Unknown("what was built differs from the function, whose value may depend on more than its argument")
         return native
 
@@ -172,8 +180,12 @@ def _conditions() -> Iterator[list[Tensor]]:
     """Distributions raise where parameters or values are outside of what they are defined for, which a function without
     control flow cannot. Here they note the condition instead; where one fails the density is none."""
     found: list[Tensor] = []
+    tracer = threading.get_ident()  # other threads' distributions look as ever
 
     def begin(self: Distribution, batch_shape: Any = (), event_shape: Any = (), validate_args: Any = None) -> None:
+        if threading.get_ident() != tracer:
+            plain(self, batch_shape, event_shape, validate_args=validate_args)
+            return
         plain(self, batch_shape, event_shape, validate_args=False)
         if Distribution._validate_args if validate_args is None else validate_args:
             self._validate_args = True
@@ -183,7 +195,9 @@ def _conditions() -> Iterator[list[Tensor]]:
                     found.append(constraint.check(getattr(self, name)))
 
     def look(self: Distribution, value: Any) -> None:
-        if isinstance(value, Tensor) and self.support is not None:
+        if threading.get_ident() != tracer:
+            check(self, value)
+        elif isinstance(value, Tensor) and self.support is not None:
             found.append(self.support.check(value))
 
     plain, check = Distribution.__init__, Distribution._validate_sample

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from temperance.engine.native.emit.writer import Index, Shape, Unknown, Value, Writer, cast, name_of, number
+from temperance.engine.native.emit.writer import C_TYPES, Index, Shape, Unknown, Value, Writer, cast, name_of, number
 
 # {0}, {1}, ... are the operands, {f} is the suffix of C's functions of one precision
 ELEMENTWISE = {
@@ -92,6 +92,10 @@ def by_template(template: str, operands: Sequence[Value], within: torch.dtype, s
     def at(index: Index) -> str:
         texts = [cast(v, v.at(spread(v, index)), within) for v in operands]
         text = template.format(*texts, f=suffix)
+        if out == torch.bool:
+            return f"({text} != 0)"
+        if not out.is_floating_point:  # so that it wraps around where C's own wider type would not
+            return f"(({C_TYPES[out]}){text})"
         helped = within == torch.float32 and out == torch.float32 and not suffix_used
         return f"((float){text})" if helped else text
 
@@ -136,7 +140,7 @@ def elementwise(writer: Writer, node: fx.Node, *operands: Any, **options: Any) -
     return by_template(template, values, within, shape, out)
 
 
-_POWERS = {0: "1", 1: "{0}", 2: "square({0})", 3: "cube({0})", 0.5: "sqrt{f}({0})", -1: "(1 / {0})"}
+_POWERS = {0: "1.0", 1: "{0}", 2: "square({0})", 3: "cube({0})", 0.5: "sqrt{f}({0})", -1: "(1 / {0})"}
 _POWERS |= {-2: "(1 / square({0}))", -0.5: "(1 / sqrt{f}({0}))"}
 
 

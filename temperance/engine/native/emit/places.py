@@ -232,11 +232,22 @@ def pad(writer: Writer, node: fx.Node, value: Value, widths: Sequence[int], fill
     return Value(shape, out, at, cost=value.cost + 16)
 
 
+def _check_index(chosen: Value, size: int) -> None:
+    """Whole numbers that are known now, and within: what comes of θ could lead anywhere in memory."""
+    if chosen.dtype not in (torch.int64, torch.int32):
+        raise Unknown("a mask for an index")
+    if chosen.constant is None:
+        raise Unknown("an index that depends on values")
+    if int(chosen.constant.min()) < -size or int(chosen.constant.max()) >= size:
+        raise Unknown("an index beyond the end")
+
+
 def _taken(value: Value, indices: Sequence[Value | None], shape: Shape) -> Callable[[Index], list[str]]:
     """Where in ``value`` the numbers of ``value[indices]`` are."""
     used = [k for k, chosen in enumerate(indices) if chosen is not None]
-    if any(v is not None and v.dtype not in (torch.int64, torch.int32) for v in indices):
-        raise Unknown("a mask for an index")
+    for size, chosen in zip(value.shape, indices, strict=False):
+        if chosen is not None:
+            _check_index(chosen, size)
     width = max(len(v.shape) for v in indices if v is not None)
     together = used == list(range(used[0], used[-1] + 1))
     first = used[0] if together else 0
@@ -289,6 +300,7 @@ def gather(writer: Writer, node: fx.Node, value: Value, dim: int, chosen: Value,
     """Along one dimension, by an index."""
     shape, out = out_of(node)
     dim %= len(shape)
+    _check_index(chosen, value.shape[dim])
 
     def at(index: Index) -> str:
         return value.at([*index[:dim], chosen.at(index), *index[dim + 1 :]])
@@ -300,6 +312,7 @@ def scatter_add(writer: Writer, node: fx.Node, value: Value, dim: int, chosen: V
     """A copy with numbers added along one dimension."""
     shape, out = out_of(node)
     dim %= len(shape)
+    _check_index(chosen, shape[dim])
     made = copied(writer, value, shape, out)
     index = writer.loop(chosen.shape)
     place = [*index[:dim], chosen.at(index), *index[dim + 1 :]]

@@ -53,6 +53,7 @@ def _reduced(
     """Over the dimensions ``gone``, which stay with one place. The last dimension runs innermost: over lanes if it goes
     (a sum in one variable would wait for itself), over results if it stays."""
     first, template = REDUCTIONS[name]
+    writer.count(math.prod(shape))
     kept = tuple(1 if k in gone else n for k, n in enumerate(shape))
     made = writer.room(kept, out)
     last = len(shape) - 1
@@ -78,7 +79,6 @@ def _reduced(
     over = writer.loop(inner, "j")
     index = [j if k in gone and shape[k] != 1 else i for k, (i, j) in enumerate(zip(index, over, strict=True))]
     size = shape[last] if last in gone else 1
-    writer.numbers += math.prod(n for k, n in enumerate(shape) if k in gone)
     if size == 1 and lanes == 1:
         writer.lines.append(template.format("lane[0]", text(index)))
     else:

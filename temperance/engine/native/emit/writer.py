@@ -23,7 +23,7 @@ from torch.fx.node import map_aggregate
 Index = Sequence[str]
 Shape = tuple[int, ...]
 
-_C_TYPES = {
+C_TYPES = {
     torch.float64: "double",
     torch.float32: "float",
     torch.int64: "int64_t",
@@ -33,7 +33,7 @@ _C_TYPES = {
 }
 _LONGEST = 4000  # characters of an expression, before it is put into memory
 _MOST_NUMBERS = 2**22  # computed in one call; beyond that PyTorch's own kernels gain
-_MOST_NODES = 4000
+_MOST_NODES = 20_000  # a compiler takes half a minute for more
 
 
 class Unknown(Exception):
@@ -62,7 +62,7 @@ class Value:
     @property
     def c_type(self) -> str:
         """What C calls its numbers."""
-        return _C_TYPES[self.dtype]
+        return C_TYPES[self.dtype]
 
 
 @dataclass
@@ -92,11 +92,14 @@ class Writer:
     def given(self, tensor: Tensor) -> Value:
         """A tensor that is known now: a number in the text, or a place that the function is handed."""
         tensor = tensor.detach()
-        if tensor.dtype not in _C_TYPES or tensor.device.type != "cpu":
+        if tensor.dtype not in C_TYPES or tensor.device.type != "cpu":
             raise Unknown(f"a tensor of {tensor.dtype} on {tensor.device}")
         shape = tuple(tensor.shape)
-        if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
-            text = number(tensor.flatten()[0].item(), tensor.dtype)
+        if not tensor.numel():
+            raise Unknown("a tensor without numbers")
+        first = tensor.flatten()[0]
+        if bool((tensor == first).all()) and bool((torch.signbit(tensor) == torch.signbit(first)).all()):
+            text = number(first.item(), tensor.dtype)
             return Value(shape, tensor.dtype, lambda index: text, constant=tensor)
         place: list[int] = []
 
@@ -104,14 +107,14 @@ class Writer:
             if not place:
                 place.append(len(self.constants))
                 self.constants.append(tensor.contiguous().clone())
-            return f"((const {_C_TYPES[tensor.dtype]} *)plan->given[{place[0]}])"
+            return f"((const {C_TYPES[tensor.dtype]} *)plan->given[{place[0]}])"
 
         return in_rows(base, shape, tensor.dtype, tensor)
 
     def room(self, shape: Shape, dtype: torch.dtype) -> Value:
         """Memory for a tensor, to be written by the caller."""
         self.made += 1
-        name, c_type = f"v{self.made}", _C_TYPES[dtype]
+        name, c_type = f"v{self.made}", C_TYPES[dtype]
         if math.prod(shape) == 1:
             self.lines.append(f"{c_type} {name};")
             return Value(shape, dtype, lambda index: name, True, lambda: f"(&{name})")
@@ -132,9 +135,7 @@ class Writer:
 
     def loop(self, shape: Shape, letter: str = "i") -> list[str]:
         """Open a loop for each dimension that has more than one place; the index within."""
-        self.numbers += math.prod(shape)
-        if self.numbers > _MOST_NUMBERS:
-            raise Unknown("too much work for one function")
+        self.count(math.prod(shape))
         index = []
         for k, size in enumerate(shape):
             if size == 1:
@@ -144,6 +145,12 @@ class Writer:
             self.lines.append(f"for (int64_t {name} = 0; {name} < {size}; {name}++) {{")
             index.append(name)
         return index
+
+    def count(self, numbers: int) -> None:
+        """So many more are computed."""
+        self.numbers += numbers
+        if self.numbers > _MOST_NUMBERS:
+            raise Unknown("too much work for one function")
 
     def close(self, shape: Shape) -> None:
         """Close what :meth:`loop` opened."""
@@ -177,8 +184,8 @@ class Writer:
         if folded is not None:
             return self.given(folded) if isinstance(folded, Tensor) else folded
         made = self.operation(node)(self, node, *args, **options)
-        if made.shape != tuple(node.meta["val"].shape):
-            raise Unknown(f"{node.target} with a shape of its own")
+        if made.shape != tuple(node.meta["val"].shape) or not made.numel:
+            raise Unknown(f"{node.target} without numbers, or with a shape of its own")
         if made.in_memory or made.constant is not None:
             return made
         often = made.numel == 1 or made.cost > _LONGEST or _is_read_twice(node)
@@ -197,6 +204,8 @@ def energy_of(graph: fx.Graph, theta: Value, operation: Callable[[fx.Node], Call
             writer.lines.append(f"if (!gradient) return -(double){kept.at([])};")
 
     slope, value = writer.write(graph, [theta], after)
+    if value.constant is not None:  # it was no operation
+        writer.lines.append(f"if (!gradient) return -(double){value.at([])};")
     index = writer.loop(slope.shape)
     writer.lines.append(f"gradient[{index[0]}] = -{cast(slope, slope.at(index), theta.dtype)};")
     writer.close(slope.shape)
@@ -217,7 +226,7 @@ def _folded(node: fx.Node, args: Any, options: dict[str, Any]) -> Any:
     plain, named = map_aggregate(args, open_up), map_aggregate(options, open_up)
     if any(value.constant is None for value in seen) or not callable(node.target):
         return None
-    if "rand" in str(node.target) or "bernoulli" in str(node.target):
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise Unknown("random numbers")
     with torch.no_grad():
         return node.target(*plain, **named)
@@ -260,7 +269,7 @@ def number(value: Any, dtype: torch.dtype) -> str:
         return f"INT64_C({int(value)})" if int(value) > -(2**63) else "INT64_MIN"
     value = float(value)
     text = "NAN" if math.isnan(value) else ("INFINITY" if value > 0 else "(-INFINITY)") if math.isinf(value) else ""
-    return f"(({_C_TYPES[dtype]}){text or value.hex()})"
+    return f"(({C_TYPES[dtype]}){text or value.hex()})"
 
 
 def cast(value: Value, text: str, dtype: torch.dtype) -> str:
@@ -269,7 +278,7 @@ def cast(value: Value, text: str, dtype: torch.dtype) -> str:
         return text
     if dtype == torch.bool:
         return f"(({text}) != 0)"
-    return f"(({_C_TYPES[dtype]})({text}))"
+    return f"(({C_TYPES[dtype]})({text}))"
 
 
 def in_rows(base: Callable[[], str], shape: Shape, dtype: torch.dtype, constant: Tensor | None = None) -> Value:
