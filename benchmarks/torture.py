@@ -71,6 +71,7 @@ from temperance.testing.inference import load_any
 CALL, LINE, MOMENT = "call", "line", "moment"
 WAYS = {CALL: 0.45, LINE: 0.25, MOMENT: 0.3}
 TROUBLES = ("loss", "difference", "leftover", "message")
+_UNCOUNTED = 0.75  # of the time of a run whose lines are counted is that of one whose lines are not
 PATIENCE = 60.0  # seconds after which a child hangs
 FINISHED = 10**9
 """Progress of a run that has nothing left to do."""
@@ -356,12 +357,11 @@ class TableFit(Subject):
             folder = Path(tempfile.mkdtemp(dir=self.templates)) / "whole"
 
         def run() -> Any:
-            if not self.overwrite and (folder / "table.json").is_file() and not (folder / "checkpoint").exists():
-                return folder  # finished: the command says so, and has nothing left to do
+            finished = (folder / "table.json").is_file() and not (folder / "checkpoint" / store.MANIFEST).is_file()
             code = command_line(self._command(folder, *again))
             if code == 130:
                 raise KeyboardInterrupt
-            if code != 0:
+            if code != 0 and not (code == 1 and finished):  # of a finished run the command says that it is one
                 raise RuntimeError(f"the command ended with {code}")
             return folder
 
@@ -382,13 +382,12 @@ class TableFit(Subject):
         }
 
     def look(self, folder: Path) -> int:
-        begun = look_into(folder / "checkpoint", None) if (folder / "checkpoint").is_dir() else -1
-        if not (folder / "table.json").is_file():
-            if self.overwrite:
-                raise RuntimeError("the run that was there is gone before the new one is")
-            return begun
-        found = load_table_run(folder)
-        return FINISHED if found.state.seed == 0 else begun
+        done = load_table_run(folder).state.seed == 0 if (folder / "table.json").is_file() else None
+        if done:
+            return FINISHED
+        if self.overwrite and done is None:
+            raise RuntimeError("the run that was there is gone before the new one is")
+        return look_into(folder / "checkpoint", None)
 
     def expected(self, folder: Path) -> set[str]:
         about = json.loads((folder / "table.json").read_text())
@@ -581,8 +580,8 @@ def child_run(subject: Subject, place: Path | None, report: Path, board: Board, 
     except KeyboardInterrupt:
         found["outcome"] = "KeyboardInterrupt"
     except BaseException as error:
-        struck = isinstance(error, TemperanceError) and board["call"] == 0 and board["struck"] == 0
-        found = {"outcome": "refused" if struck else "error", "text": f"{type(error).__name__}: {error}"}
+        refused = isinstance(error, TemperanceError) and not trap.saves and not board["struck"]
+        found = {"outcome": "refused" if refused else "error", "text": f"{type(error).__name__}: {error}"}
         found["trace"] = traceback.format_exc()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(NameError):
@@ -733,7 +732,7 @@ class Bench:
     # -------------------------------------------------------------- what is compared with
 
     def undisturbed(self, subject: Subject) -> Undisturbed:
-        """Three runs that must be equal: one in a folder, one whose lines are counted, one without a checkpoint."""
+        """Two runs that must be equal: one in a folder, whose calls and lines are counted, and one without."""
         if subject.name not in self.known:
             try:
                 self.known[subject.name] = self._undisturbed(subject)
@@ -745,32 +744,24 @@ class Bench:
         return found
 
     def _undisturbed(self, subject: Subject) -> Undisturbed:
-        lives = []
-        for lines in (False, True):
-            with self._place(subject) as place:
-                lives.append(self.live(subject, place, None, lines))
-                if lives[0].report.get("outcome") == "refused":
-                    raise Refused(lives[0].report["text"])
+        with self._place(subject) as place:
+            lives = [self.live(subject, place, None, lines=True)]
+            if lives[0].report.get("outcome") == "refused":
+                raise Refused(lives[0].report["text"])
         lives.append(self.live(subject, None, None))
         for life in lives:
             if "learned" not in life.report:
                 text = life.report.get("text") or life.words[-300:]
                 return Undisturbed({}, 1, 0.1, 1, 1, [], [("message", f"left in peace, it fails: {text}")])
-        whole, traced, plain = (life.report for life in lives)
+        whole, plain = (life.report for life in lives)
         troubles = [
-            ("difference", f"left in peace, {what}: {key}")
-            for what, other in (("twice the same run", traced), ("with and without a checkpoint", plain))
-            for key in other["learned"]
-            if other["learned"][key] != whole["learned"][key]
+            ("difference", f"left in peace, with and without a checkpoint: {key}")
+            for key, value in plain["learned"].items()
+            if value != whole["learned"][key]
         ]
+        seconds = _UNCOUNTED * whole["seconds"]
         return Undisturbed(
-            whole["learned"],
-            whole["steps"] or 1,
-            whole["seconds"],
-            whole["calls"],
-            traced["lines"],
-            whole["saves"],
-            troubles,
+            whole["learned"], whole["steps"] or 1, seconds, whole["calls"], whole["lines"], whole["saves"], troubles
         )
 
     @contextlib.contextmanager
@@ -935,9 +926,9 @@ def torture(
     chosen: Sequence[Subject], root: Path, *, kills: int, interrupts: int, seed: int, workers: int, minutes: float,
     tell: Callable[[list[dict[str, Any]]], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """All trials; what was measured so far where a Ctrl-C ends them."""
+    """All trials; of those that a Ctrl-C (or SIGTERM) cuts short, what was measured so far."""
     flag = mmap.mmap(-1, mmap.PAGESIZE)
-    began, pids, made = time.monotonic(), [], []
+    began, made = time.monotonic(), []
     reader, writer = os.pipe()
 
     def stop() -> bool:
@@ -945,7 +936,8 @@ def torture(
 
     def worker(share: int) -> None:
         os.close(reader)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         own = root / f"worker-{share}"
         own.mkdir()
         bench = Bench(own, seed, chosen)
@@ -958,27 +950,25 @@ def torture(
     gc.collect()
     gc.freeze()  # what is shared with the children is not to be copied for being looked at
     words = [root / f"words-{share}.txt" for share in range(workers)]
-    for share in range(workers):
-        pids.append(fork(lambda share=share: worker(share), words[share]))
+    pids = [fork(lambda share=share: worker(share), words[share]) for share in range(workers)]
     os.close(writer)
+
+    def end(number: int, frame: Any) -> None:
+        flag[0] = 1  # workers end with the trial they are at
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with os.fdopen(reader, "rb") as lines:
-            while True:
-                try:
-                    line = lines.readline()
-                except KeyboardInterrupt:
-                    flag[0] = 1  # workers end with the trial they are at
-                    continue
-                if not line:
-                    break
+            for line in lines:
                 made.append(json.loads(line))
                 tell(made)
     finally:
         flag[0] = 1
-        for pid, file in zip(pids, words, strict=True):
-            _, status = os.waitpid(pid, 0)
-            if status:
-                raise RuntimeError(f"a worker failed: {file.read_text()[-2000:]}")
+        failed = [file for pid, file in zip(pids, words, strict=True) if os.waitpid(pid, 0)[1]]
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if failed:
+        raise RuntimeError(f"a worker failed: {failed[0].read_text()[-2000:]}")
     return made
 
 

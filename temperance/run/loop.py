@@ -247,6 +247,16 @@ class Loop:
         if interrupt.wanted:
             raise KeyboardInterrupt
 
+    def _end_without_posterior(self, error: NumericalError) -> None:
+        """A Ctrl-C came before there was anything to give back: it stays one, and whoever called is not told of a
+        failure of the method, which it might answer by another one. What was trained is kept."""
+        words = "there is no checkpoint to go on from"
+        if self.path is not None:
+            if not self.torn:
+                self.save_unbroken()
+            words = "call fit again with the same checkpoint to go on"
+        raise KeyboardInterrupt(f"interrupted after {self.info.steps} of {self.total} steps; {words}. {error}")
+
     def finish(self, status: Status, throw: bool) -> Fitted:
         """The result, saved; or an error that carries it."""
         self.info.status = status
@@ -257,9 +267,9 @@ class Loop:
         began = time.perf_counter()
         try:
             fitted = self._fitted(self.data)
-        except NumericalError:
-            if status is INTERRUPTED and self.path is not None and not self.torn:
-                self.save_unbroken()  # there is no posterior yet, but what was trained is kept
+        except NumericalError as error:
+            if status is INTERRUPTED:
+                self._end_without_posterior(error)
             if status.ok:
                 raise
         self.info.seconds += time.perf_counter() - began

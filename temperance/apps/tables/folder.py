@@ -43,7 +43,10 @@ def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False
     """A folder in which a run may be written: new or empty, an earlier run if it may be overwritten, or an unfinished
     one that goes on."""
     claim = Claim.of(path)
-    finished, begun = claim.holds(TABLE), claim.holds(CHECKPOINT)
+    finished = claim.holds(TABLE)
+    begun = claim.holds(CHECKPOINT) and (claim.folder / CHECKPOINT / store.MANIFEST).is_file()
+    if finished and not begun:  # killed while it removed the checkpoint of the finished run
+        _drop_checkpoints(claim)
     if finished and not overwrite and not begun:
         raise StoreError(f"`out` {str(claim.folder)!r} holds a finished run; choose another folder, or --overwrite it.")
     if begun and not resume and not overwrite:
@@ -51,8 +54,12 @@ def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False
             f"`out` {str(claim.folder)!r} holds a run that was not finished: --resume it, or --overwrite it."
         )
     if begun and overwrite and not resume:
-        claim.remove(name for name in claim.names if name.startswith(CHECKPOINT))
+        _drop_checkpoints(claim)
     return claim.folder
+
+
+def _drop_checkpoints(claim: Claim) -> None:
+    claim.remove(name for name in claim.names if name.startswith(CHECKPOINT))
 
 
 def claim_for_fit(folder: Path) -> Path:
