@@ -722,12 +722,13 @@ class Bench:
 
     def _wait(self, pid: int) -> int | None:
         until = time.perf_counter() + PATIENCE
-        while time.perf_counter() < until:
+        while True:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 return status
+            if time.perf_counter() > until:
+                return None
             time.sleep(0.001)
-        return None
 
     # -------------------------------------------------------------- what is compared with
 
