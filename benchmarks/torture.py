@@ -434,8 +434,9 @@ def subjects(templates: Path) -> list[Subject]:
 class Board:
     """A page that child and parent share: it outlives a child that is killed."""
 
-    FIELDS = ("phase", "struck", "call", "line", "published")
+    FIELDS = ("phase", "struck", "call", "line", "published", "saving", "where")
     BEFORE, UNDER_WAY, OVER = 0, 1, 2
+    SAVES = ("", "a save", "the final save")
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
@@ -451,6 +452,12 @@ class Board:
         for name in self.FIELDS:
             self[name] = 0
         self["published"] = -1
+
+    def note_blow(self) -> None:
+        """A blow falls now; where the first one fell is remembered."""
+        if self["struck"] == 0:
+            self["where"] = self["saving"]
+        self["struck"] += 1
 
 
 @dataclass(frozen=True)
@@ -490,7 +497,7 @@ class Trap:
     def _strike(self) -> None:
         assert self.blow is not None
         first, self.next = self.board["struck"] == 0, {}
-        self.board["struck"] += 1
+        self.board.note_blow()
         if first and self.blow.second is not None:
             # Lines are no longer counted once an exception was raised at one: calls are.
             self.next = {way: self.board[way] + self.blow.second for way in (CALL, self.blow.way)}
@@ -501,6 +508,9 @@ class Trap:
         for name in ("replace", "fsync", "unlink", "mkdir", "rmdir"):
             setattr(os, name, self._around(name))
         io.open = builtins.open = self._open  # type: ignore[assignment]
+        loop.Loop.save = self._saving(loop.Loop.save)  # type: ignore[method-assign]
+        fitted.Fitted.save = self._saving(fitted.Fitted.save)  # type: ignore[method-assign]
+        fitting.save_table_run = self._saving(fitting.save_table_run)
         if self.lines:
             sys.settrace(self._trace)
 
@@ -517,6 +527,16 @@ class Trap:
             return made
 
         return call
+
+    def _saving(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def save(*arguments: Any, **options: Any) -> Any:
+            self.board["saving"] = 2 if options.get("finished", not isinstance(arguments[0], loop.Loop)) else 1
+            try:
+                return real(*arguments, **options)
+            finally:
+                self.board["saving"] = 0
+
+        return save
 
     def _open(self, file: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
         if self.board["phase"] != Board.UNDER_WAY or isinstance(file, int) or not set(mode) & set("wax+"):
@@ -640,6 +660,7 @@ class Life:
     killed: bool
     struck: int
     under_way: bool
+    where: str
     published: int
     hung: bool
 
@@ -701,6 +722,7 @@ class Bench:
             os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and not hung,
             self.board["struck"],
             self.board["phase"] == Board.UNDER_WAY,
+            Board.SAVES[self.board["where"]],
             self.board["published"],
             hung,
         )
@@ -717,7 +739,7 @@ class Bench:
                 return
             time.sleep(pause)
             if self.board["phase"] == Board.UNDER_WAY:
-                self.board["struck"] += 1
+                self.board.note_blow()
                 os.kill(pid, blow.signal)  # not reaped yet, so the number is its own
 
     def _wait(self, pid: int) -> int | None:
@@ -813,7 +835,9 @@ class Bench:
             own = kind if kind == "kill" or rng.random() < 0.8 else "kill"
             blow = draw_blow(own, known, reached / known.steps if 0 <= reached < known.steps else 0.0, rng)
             life = self.live(subject, place, blow)
-            made["blows"].append(dataclasses.asdict(blow) | {"struck": life.struck, "mid-run": life.under_way})
+            where = "the first save" if life.where == "a save" and max(reached, life.published) < 0 else life.where
+            told = {"struck": life.struck, "mid-run": life.under_way, "where": where}
+            made["blows"].append(dataclasses.asdict(blow) | told)
             if blow.kind == "kill":
                 made["kills"] += life.killed and life.under_way
             else:
@@ -909,15 +933,15 @@ def work_off(bench: Bench, share: int, workers: int, quota: dict[str, int], stop
     left = dict(quota)
     idle = 0
     for number in itertools.count(share, workers):
-        if stop() or idle > 2 * len(bench.turns) or not any(n > 0 for n in left.values()):
+        if stop() or idle > max(50, 2 * len(bench.turns)) or not any(n > 0 for n in left.values()):
             return
-        idle += 1
         if left[bench.kind_of(number)] <= 0:
             continue
+        idle += 1
         made = bench.trial(number)
         if made is None:
             continue
-        idle = 0
+        idle = 0 if made["kills"] + made["interrupts"] else idle
         left["kill"] -= made["kills"]
         left["interrupt"] -= made["interrupts"]
         yield made
@@ -987,6 +1011,8 @@ def summary(made: Sequence[dict[str, Any]]) -> dict[str, Any]:
     totals: dict[str, Any] = {"trials": len(made), "subjects": len({t["subject"] for t in made})}
     for key in ("kills", "interrupts", "doubles", "resumed"):
         totals[key] = sum(t[key] for t in made)
+    for where in ("the first save", "a save", "the final save"):
+        totals[f"in {where}"] = sum(b["where"] == where for t in made for b in t["blows"] if b["struck"])
     for trouble in TROUBLES:
         totals[trouble] = sum(kind == trouble for t in made for kind, _ in t["troubles"])
     return totals
