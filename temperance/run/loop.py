@@ -161,7 +161,7 @@ class Loop:
                     raise
                 self.torn = True  # it may have come in the middle of a step: the last checkpoint is the one to trust
                 return INTERRUPTED
-        return OK
+        return INTERRUPTED if interrupt.wanted else OK  # after the last look at it: a second phase may be long
 
     def _batches(self) -> Iterator[Batch]:
         """The batches still to come, each knowing its place in the run."""
