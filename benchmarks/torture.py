@@ -80,6 +80,7 @@ MINE = {"notes.md": b"of the user", "posterior-mine.safetensors": b"not a run's"
 _WATCHED = {
     inspect.getsourcefile(m) for m in (claim, files, fitted, fitting, folder, growing, interrupts, loop, store, fit)
 }
+_DULL = {"_rows_named", "<genexpr>", "<setcomp>"}  # they walk through forms: most lines by far, and all alike
 _TOKENS = re.compile(r"(draws|model|test)-[0-9a-f]{12}")
 _REAL = {name: getattr(os, name) for name in ("replace", "fsync", "unlink", "mkdir", "rmdir", "kill", "_exit")}
 _real_open = builtins.open
@@ -552,7 +553,8 @@ class Trap:
         return made
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename in _WATCHED else None
+        code = frame.f_code
+        return self._line if code.co_filename in _WATCHED and code.co_name not in _DULL else None
 
     def _line(self, frame: Any, event: str, argument: Any) -> Any:
         if event == "line":
