@@ -81,6 +81,8 @@ _WATCHED = {
     inspect.getsourcefile(m) for m in (claim, files, fitted, fitting, folder, growing, interrupts, loop, store, fit)
 }
 _DULL = {"_rows_named", "<genexpr>", "<setcomp>"}  # they walk through forms: most lines by far, and all alike
+_IMPORTING = re.compile(r"Exception ignored in: <function _get_module_lock.*?\nKeyboardInterrupt: *\n", re.S)
+"""What Python does with a Ctrl-C that comes while it forgets the lock of an import: nobody can hear that one."""
 _TOKENS = re.compile(r"(draws|model|test)-[0-9a-f]{12}")
 _REAL = {name: getattr(os, name) for name in ("replace", "fsync", "unlink", "mkdir", "rmdir", "kill", "_exit")}
 _real_open = builtins.open
@@ -895,10 +897,11 @@ class Bench:
         if told.get("outcome") not in ("ended", "interrupted", "KeyboardInterrupt"):
             add(("message", told.get("text") or f"ended without a word: {life.words[-300:]}"))
             made["trace"] = told.get("trace", "")
-        if "Traceback" in life.words or "Exception ignored" in life.words:
-            add(("message", f"a traceback on the way: {life.words[-500:]}"))
+        words, of_python = _IMPORTING.subn("", life.words)
+        if "Traceback" in words or "Exception ignored" in words:
+            add(("message", f"a traceback on the way: {words[-500:]}"))
         if blow.kind == "interrupt" and life.struck:
-            if told.get("outcome") == "ended" and "interrupted" not in life.words:
+            if told.get("outcome") == "ended" and "interrupted" not in words and not of_python:
                 add(("message", "nobody has heard the Ctrl-C"))
             if told.get("handler") is False:
                 add(("message", "the handler of Ctrl-C was not put back"))

@@ -247,7 +247,7 @@ class Loop:
         if interrupt.wanted:
             raise KeyboardInterrupt
 
-    def _end_without_posterior(self, error: NumericalError) -> None:
+    def _end_without_posterior(self, error: Exception) -> None:
         """A Ctrl-C came before there was anything to give back: it stays one, and whoever called is not told of a
         failure of the method, which it might answer by another one. What was trained is kept."""
         words = "there is no checkpoint to go on from"
@@ -260,17 +260,18 @@ class Loop:
     def finish(self, status: Status, throw: bool) -> Fitted:
         """The result, saved; or an error that carries it."""
         self.info.status = status
-        self.info.remarks = self.method.remarks(self.state)
+        self.info.remarks = [] if self.torn else self.method.remarks(self.state)
         fitted: Fitted | None = None
         if self.path is not None and status.ok and not self.torn and self._needs_data():
             self.save_unbroken()  # the second phase may be long: what was trained is safe before it begins
         began = time.perf_counter()
         try:
             fitted = self._fitted(self.data)
-        except NumericalError as error:
-            if status is INTERRUPTED:
+        except Exception as error:
+            # A step that was broken off may leave anything; one that was not may have been too early for a posterior.
+            if status is INTERRUPTED and (self.torn or isinstance(error, NumericalError | NeedsData)):
                 self._end_without_posterior(error)
-            if status.ok:
+            if status.ok or not isinstance(error, NumericalError):
                 raise
         self.info.seconds += time.perf_counter() - began
         if self.path is not None and fitted is not None and not self.torn:

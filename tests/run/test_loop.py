@@ -13,6 +13,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import MismatchError, NumericalError, StoreError
+from temperance.inference.base import NeedsData
 from temperance.run.loop import Loop
 from tests.small import X, Y, real
 
@@ -79,6 +80,32 @@ def test_an_interrupt_in_the_middle_of_a_step_leaves_the_last_checkpoint(tmp_pat
     finally:
         _TornStep.step = original
     assert torch.equal(resumed.posterior.theta, whole.posterior.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class _TooEarly(tp.MAP):
+    twice: bool = False
+
+    def step(self, engine, state, batch):
+        if batch.step == 3:
+            for _ in range(1 + self.twice):
+                os.kill(os.getpid(), signal.SIGINT)
+        return super().step(engine, state, batch)
+
+    def posteriors(self, engine, state, data):
+        if self.twice and data is not None:
+            raise RuntimeError("half a step")
+        raise NeedsData("no step of the second part was made yet.")
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_where_there_is_no_posterior_stays_one_and_says_how_to_go_on(tmp_path, twice):
+    """Whatever a method raises then: a broken step may leave anything, a whole one is kept."""
+    options = {"epochs": 5, "batch_size": 5, "checkpoint": tmp_path / "run", "every": 100}
+    with pytest.raises(KeyboardInterrupt, match="of 20 steps; call fit again with the same checkpoint"):
+        tp.fit(real(), _TooEarly(twice=twice), (X, Y), **options)
+    saved = json.loads((tmp_path / "run" / "manifest.json").read_text())["info"]["steps"]
+    assert saved == (0 if twice else 4)
 
 
 def test_ctrl_c_after_the_last_step_is_heard_before_a_second_phase(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,7 @@ more is removed. A process killed at any instant leaves the old run or the new o
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +46,8 @@ def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False
     claim = Claim.of(path)
     finished = claim.holds(TABLE)
     begun = claim.holds(CHECKPOINT) and (claim.folder / CHECKPOINT / store.MANIFEST).is_file()
-    if finished and not begun:  # killed while it removed the checkpoint of the finished run
-        _drop_checkpoints(claim)
+    if finished and not begun:
+        _tidy(claim)
     if finished and not overwrite and not begun:
         raise StoreError(f"`out` {str(claim.folder)!r} holds a finished run; choose another folder, or --overwrite it.")
     if begun and not resume and not overwrite:
@@ -60,6 +61,14 @@ def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False
 
 def _drop_checkpoints(claim: Claim) -> None:
     claim.remove(name for name in claim.names if name.startswith(CHECKPOINT))
+
+
+def _tidy(claim: Claim) -> None:
+    """Remove what a process that was killed after its run was finished had still to remove."""
+    with contextlib.suppress(OSError):  # of errors of ours too: whether the run can be read is not asked here
+        about = _about(claim.folder)
+        claim.tidy()  # while the names of a killed save are still in the list
+        claim.remove(name for name in claim.names if name not in (about["model"], about["test"], TABLE))
 
 
 def claim_for_fit(folder: Path) -> Path:

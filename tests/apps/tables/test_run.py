@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from temperance.apps.tables import TableRun, compare_table, fit_table, load_table_run
+from temperance.apps.tables.claim import Claim
 from temperance.apps.tables.columns import IMPUTATIONS, CategoryColumn
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.predictions import predict_file
@@ -379,6 +380,21 @@ def test_killed_while_its_checkpoint_is_removed_a_run_is_finished(
         fit_table(frame, "kind", out=tmp_path / "run", resume=True, **settings)
     pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame), whole)
     assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_what_a_fit_killed_after_its_end_had_still_to_remove_is_removed(values: TableRun, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    values.save(run)
+    whole = sorted(f.name for f in run.iterdir())
+    claim = Claim.of(run)
+    claim.add("model-0123456789ab", "test-0123456789ab.csv")
+    values.fitted.save(run / "model-0123456789ab")
+    for name in ("test-0123456789ab.csv", ".files.json-0123456789ab", "notes.md"):
+        (run / name).write_text("x")
+    with pytest.raises(StoreError, match="holds a finished run"):
+        fit_table(houses(60), "price", out=run, resume=True)
+    assert sorted(f.name for f in run.iterdir()) == sorted([*whole, "notes.md"])
+    load_table_run(run)
 
 
 def test_ctrl_c_before_the_first_draw_of_a_table_is_no_failure_of_its_noise(
