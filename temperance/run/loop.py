@@ -267,12 +267,19 @@ class Loop:
         began = time.perf_counter()
         try:
             fitted = self._fitted(self.data)
-        except Exception as error:
-            # A step that was broken off may leave anything; one that was not may have been too early for a posterior.
-            if status is INTERRUPTED and (self.torn or isinstance(error, NumericalError | NeedsData)):
+        except NumericalError as error:
+            if status is INTERRUPTED:
                 self._end_without_posterior(error)
-            if status.ok or not isinstance(error, NumericalError):
+            if status.ok:
                 raise
+        except NeedsData as error:  # it has them: it was interrupted before it has looked at any
+            if status is INTERRUPTED:
+                self._end_without_posterior(error)
+            raise
+        except Exception as error:
+            if self.torn:  # half a step may leave anything
+                self._end_without_posterior(error)
+            raise
         self.info.seconds += time.perf_counter() - began
         if self.path is not None and fitted is not None and not self.torn:
             try:
