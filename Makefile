@@ -6,7 +6,7 @@ STAMP := $(VENV)/.temperance-setup
 SHARED := $(abspath ../shared/data)
 export TEMPERANCE_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
-.PHONY: help setup demo test test-slow lint types layers examples check peers bench clean
+.PHONY: help setup demo test test-slow lint types layers examples check peers bench torture clean
 
 help:
 	@echo "make demo       set up, then every method beside MAP on digits: a table, plots, out/demo/index.html"
@@ -15,6 +15,7 @@ help:
 	@echo "make check      lint, types, import layers, tests, doctests, examples: what CI runs"
 	@echo "make peers      other libraries, each in an environment of its own under .venvs/, for the benchmarks"
 	@echo "make bench      the benchmarks: ours beside the floor and the peers, as ratios"
+	@echo "make torture    1,000 SIGKILLs and 500 Ctrl-Cs at random over all methods; what goes on must be equal to the bit"
 
 setup: $(STAMP)
 
@@ -55,6 +56,9 @@ peers: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+torture: setup
+	$(BIN)/python -m benchmarks.torture $(TORTURE)
 
 clean:
 	rm -rf $(VENV) .venvs out .mypy_cache .ruff_cache .pytest_cache

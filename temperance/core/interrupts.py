@@ -24,6 +24,8 @@ class GracefulInterrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.wanted:
+            # Put back here too: an exception that comes before the block is entered is not followed by its end.
+            signal.signal(signal.SIGINT, self._before)
             raise KeyboardInterrupt
         self.wanted = True
 

@@ -62,9 +62,10 @@ def fit(
         progress: show a progress bar; ``None`` shows it on a terminal.
         throw: raise :class:`NumericalError` when the run fails; otherwise look at ``fitted.info.status``.
 
-    Ctrl-C stops after the step under way: what was learned so far is saved and returned. For the length of a run
-    torch's global generator is seeded from ``seed`` and put back afterwards (dropout uses it), so two runs in threads
-    of one process would share it: use processes.
+    Ctrl-C stops after the step under way: what was learned so far is saved and returned; where there is no posterior
+    yet it is saved, and ``KeyboardInterrupt`` raised. A second one stops at once; the last checkpoint is then the one
+    to go on from. For the length of a run torch's global generator is seeded from ``seed`` and put back afterwards
+    (dropout uses it), so two runs in threads of one process would share it: use processes.
     """
     if not isinstance(target, Target):
         raise ArgumentError(

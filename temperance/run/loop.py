@@ -161,7 +161,7 @@ class Loop:
                     raise
                 self.torn = True  # it may have come in the middle of a step: the last checkpoint is the one to trust
                 return INTERRUPTED
-        return OK
+        return INTERRUPTED if interrupt.wanted else OK  # after the last look at it: a second phase may be long
 
     def _batches(self) -> Iterator[Batch]:
         """The batches still to come, each knowing its place in the run."""
@@ -247,21 +247,39 @@ class Loop:
         if interrupt.wanted:
             raise KeyboardInterrupt
 
+    def _end_without_posterior(self, error: Exception) -> None:
+        """A Ctrl-C came before there was anything to give back: it stays one, and whoever called is not told of a
+        failure of the method, which it might answer by another one. What was trained is kept."""
+        words = "there is no checkpoint to go on from"
+        if self.path is not None:
+            if not self.torn:
+                self.save_unbroken()
+            words = "call fit again with the same checkpoint to go on"
+        raise KeyboardInterrupt(f"interrupted after {self.info.steps} of {self.total} steps; {words}. {error}")
+
     def finish(self, status: Status, throw: bool) -> Fitted:
         """The result, saved; or an error that carries it."""
         self.info.status = status
-        self.info.remarks = self.method.remarks(self.state)
+        self.info.remarks = [] if self.torn else self.method.remarks(self.state)
         fitted: Fitted | None = None
         if self.path is not None and status.ok and not self.torn and self._needs_data():
             self.save_unbroken()  # the second phase may be long: what was trained is safe before it begins
         began = time.perf_counter()
         try:
             fitted = self._fitted(self.data)
-        except NumericalError:
-            if status is INTERRUPTED and self.path is not None and not self.torn:
-                self.save_unbroken()  # there is no posterior yet, but what was trained is kept
+        except NumericalError as error:
+            if status is INTERRUPTED:
+                self._end_without_posterior(error)
             if status.ok:
                 raise
+        except NeedsData as error:  # it has them: it was interrupted before it has looked at any
+            if status is INTERRUPTED:
+                self._end_without_posterior(error)
+            raise
+        except Exception as error:
+            if self.torn:  # half a step may leave anything
+                self._end_without_posterior(error)
+            raise
         self.info.seconds += time.perf_counter() - began
         if self.path is not None and fitted is not None and not self.torn:
             try:

@@ -184,7 +184,9 @@ def sample(
     if network.failures.count:
         fitted.info.remarks.append(network.failures.remark())
         warnings.warn(network.failures.remark(), TemperanceWarning, stacklevel=2)
-    return Samples(torch.stack([d.theta for d in diagnose.chains.chains_of(fitted.posterior)]), fitted)
+    found = [chain.theta for chain in diagnose.chains.chains_of(fitted.posterior)]
+    shortest = min(map(len, found))  # a second Ctrl-C stops at once, where some chains may have a draw more than others
+    return Samples(torch.stack([theta[:shortest] for theta in found]), fitted)
 
 
 def burn_steps(method: Sampler, warmup: int) -> int:

@@ -271,10 +271,9 @@ def is_file_of_run(name: str) -> bool:
 
 def remove_run(folder: Path) -> None:
     """Remove the files of a run, and the folder if nothing else is in it."""
-    own = [f for f in folder.iterdir() if is_file_of_run(f.name) and f.is_file()]
-    if is_run(folder):
-        own.append(folder / MANIFEST)
-    for file in own:
+    if is_run(folder):  # the manifest goes first: a process killed now leaves no run, not one that lacks its files
+        (folder / MANIFEST).unlink(missing_ok=True)
+    for file in [f for f in folder.iterdir() if is_file_of_run(f.name) and f.is_file()]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # something of the user's is there
         folder.rmdir()

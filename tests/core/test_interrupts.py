@@ -26,6 +26,17 @@ def test_the_first_is_a_wish_and_the_second_interrupts():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_after_the_second_ctrl_c_is_what_it_was_even_where_the_block_was_not_entered():
+    before = signal.getsignal(signal.SIGINT)
+    interrupt = GracefulInterrupt().__enter__()
+    press()
+    with pytest.raises(KeyboardInterrupt):
+        press()
+    assert signal.getsignal(signal.SIGINT) is before
+    interrupt.__exit__()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_afterwards_ctrl_c_is_what_it_was():
     before = signal.getsignal(signal.SIGINT)
     with GracefulInterrupt():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +13,8 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import MismatchError, NumericalError, StoreError
+from temperance.inference.base import NeedsData
+from temperance.run.loop import Loop
 from tests.small import X, Y, real
 
 
@@ -76,6 +80,51 @@ def test_an_interrupt_in_the_middle_of_a_step_leaves_the_last_checkpoint(tmp_pat
     finally:
         _TornStep.step = original
     assert torch.equal(resumed.posterior.theta, whole.posterior.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class _TooEarly(tp.MAP):
+    twice: bool = False
+
+    def step(self, engine, state, batch):
+        if batch.step == 3:
+            for _ in range(1 + self.twice):
+                os.kill(os.getpid(), signal.SIGINT)
+        return super().step(engine, state, batch)
+
+    def posteriors(self, engine, state, data):
+        if self.twice and data is not None:
+            raise RuntimeError("half a step")
+        raise NeedsData("no step of the second part was made yet.")
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_where_there_is_no_posterior_stays_one_and_says_how_to_go_on(tmp_path, twice):
+    """Whatever a method raises then: a broken step may leave anything, a whole one is kept."""
+    options = {"epochs": 5, "batch_size": 5, "checkpoint": tmp_path / "run", "every": 100}
+    with pytest.raises(KeyboardInterrupt, match="of 20 steps; call fit again with the same checkpoint"):
+        tp.fit(real(), _TooEarly(twice=twice), (X, Y), **options)
+    saved = json.loads((tmp_path / "run" / "manifest.json").read_text())["info"]["steps"]
+    assert saved == (0 if twice else 4)
+
+
+def test_ctrl_c_after_the_last_step_is_heard_before_a_second_phase(tmp_path, monkeypatch, capsys):
+    net, method, options = nn.Linear(3, 1), tp.Laplace(tp.MAP()), {"epochs": 2, "batch_size": 5}
+    whole = tp.fit(real(net), method, (X, Y), **options)
+    batches = Loop._batches
+
+    def late(self):
+        yield from batches(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Loop, "_batches", late)
+    stopped = tp.fit(real(net), method, (X, Y), checkpoint=tmp_path / "run", **options)
+    monkeypatch.undo()
+    assert stopped.info.status.code == "interrupted"
+    assert "interrupted" in capsys.readouterr().out
+    again = tp.fit(real(net), method, (X, Y), checkpoint=tmp_path / "run", **options)
+    assert again.info.status.code == "ok"
+    assert torch.equal(again.predict(X).mean(), whole.predict(X).mean())
 
 
 def test_tensors_and_functions_inside_settings_count_when_resuming(tmp_path):

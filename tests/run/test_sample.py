@@ -9,6 +9,7 @@ import torch
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, TemperanceWarning
+from temperance.core.growing import Rows
 from temperance.engine.compiling import has_compiler
 from temperance.run import sample as sample_room
 from temperance.testing.inference import _Stopped, _stopped_after
@@ -70,6 +71,27 @@ def test_resumes_bit_for_bit(tmp_path):
         tp.sample(round_one, torch.zeros(2).double(), tp.NUTS(), checkpoint=tmp_path / "run", **options)
     resumed = tp.sample(round_one, torch.zeros(2).double(), tp.NUTS(), checkpoint=tmp_path / "run", **options)
     assert torch.equal(straight.theta, resumed.theta)
+
+
+def test_a_second_ctrl_c_between_two_chains_gives_the_draws_that_both_have(tmp_path, monkeypatch):
+    options = {"draws": 8, "chains": 2, "warmup": 2, "progress": False}
+    start, kernel = torch.zeros(2).double(), tp.HMC(step_size=0.3, length=4)
+    whole = tp.sample(round_one, start, kernel, **options)
+    append, rows = Rows.append, []
+
+    def interrupted(self, row):
+        append(self, row)
+        rows.extend([row] * (len(row) == 2))  # draws, not readings of the thermometer
+        if len(rows) == 7:  # the first chain has its fourth draw, the second has three
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rows, "append", interrupted)
+    found = tp.sample(round_one, start, kernel, checkpoint=tmp_path / "run", **options)
+    monkeypatch.undo()
+    assert found.fitted.info.status.code == "interrupted"
+    assert torch.equal(found.theta, whole.theta[:, :3])
+    assert [len(chain.theta) for chain in found.chains] == [3, 3]
+    assert torch.equal(tp.sample(round_one, start, kernel, checkpoint=tmp_path / "run", **options).theta, whole.theta)
 
 
 def test_impossible_places_are_never_drawn():

@@ -101,3 +101,27 @@ def test_ctrl_c_during_the_first_or_the_final_save_leaves_a_whole_run(tmp_path, 
     monkeypatch.undo()
     again = tp.fit(target_of(net), tp.MAP(), (X, Y), **options)
     assert torch.equal(again.posterior.theta, whole.posterior.theta)
+
+
+def test_a_run_whose_removal_is_interrupted_is_no_run_any_more(tmp_path, monkeypatch):
+    """Files go after the manifest that names them: what is left can be written to again, and is never a damaged run."""
+    path = tmp_path / "run"
+    fitted_run().save(path)
+    real, count = os.unlink, 0
+
+    def interrupted(*arguments, **options):
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, "unlink", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.remove_run(path)
+    monkeypatch.undo()
+    assert any(path.iterdir())
+    assert not (path / store.MANIFEST).exists()
+    again = fitted_run(0.5)
+    again.save(path)
+    assert same(path, again)

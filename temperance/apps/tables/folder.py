@@ -7,6 +7,7 @@ more is removed. A process killed at any instant leaves the old run or the new o
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,10 @@ def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False
     """A folder in which a run may be written: new or empty, an earlier run if it may be overwritten, or an unfinished
     one that goes on."""
     claim = Claim.of(path)
-    finished, begun = claim.holds(TABLE), claim.holds(CHECKPOINT)
+    finished = claim.holds(TABLE)
+    begun = claim.holds(CHECKPOINT) and (claim.folder / CHECKPOINT / store.MANIFEST).is_file()
+    if finished and not begun:
+        _tidy(claim)
     if finished and not overwrite and not begun:
         raise StoreError(f"`out` {str(claim.folder)!r} holds a finished run; choose another folder, or --overwrite it.")
     if begun and not resume and not overwrite:
@@ -51,8 +55,20 @@ def check_out(path: str | Path, *, overwrite: bool = False, resume: bool = False
             f"`out` {str(claim.folder)!r} holds a run that was not finished: --resume it, or --overwrite it."
         )
     if begun and overwrite and not resume:
-        claim.remove(name for name in claim.names if name.startswith(CHECKPOINT))
+        _drop_checkpoints(claim)
     return claim.folder
+
+
+def _drop_checkpoints(claim: Claim) -> None:
+    claim.remove(name for name in claim.names if name.startswith(CHECKPOINT))
+
+
+def _tidy(claim: Claim) -> None:
+    """Remove what a process that was killed after its run was finished had still to remove."""
+    with contextlib.suppress(OSError):  # of errors of ours too: whether the run can be read is not asked here
+        about = _about(claim.folder)
+        claim.tidy()  # while the names of a killed save are still in the list
+        claim.remove(name for name in claim.names if name not in (about["model"], about["test"], TABLE))
 
 
 def claim_for_fit(folder: Path) -> Path:

@@ -227,7 +227,9 @@ class Collect(Wrapper):
         made = []
         for k, bank in enumerate(state.draws):
             theta = bank.tensor()
-            buffers = {n: r.tensor().view(-1, *state.buffer_shapes[n]) for n, r in state.buffers.items()}
+            if len(theta) > len(state.draw_step):  # interrupted between two members: a draw is one that all have
+                theta = theta[: len(state.draw_step)].clone()
+            buffers = {n: r.tensor().view(-1, *state.buffer_shapes[n])[: len(theta)] for n, r in state.buffers.items()}
             if only and len(theta) > only:
                 theta, buffers = theta[-only:].clone(), {n: v[-only:].clone() for n, v in buffers.items()}
             made.append(Draws(theta, buffers, self._trace(state, k, len(theta))))

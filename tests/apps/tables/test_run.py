@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from temperance.apps.tables import TableRun, compare_table, fit_table, load_table_run
+from temperance.apps.tables.claim import Claim
 from temperance.apps.tables.columns import IMPUTATIONS, CategoryColumn
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.predictions import predict_file
@@ -19,7 +22,7 @@ from temperance.apps.tables.reading import open_table
 from temperance.core import sealed
 from temperance.core.errors import ArgumentError, CorruptRunError, DataError, MismatchError, StoreError
 from temperance.predict import ClassPredictive, ValuePredictive
-from temperance.run import loop
+from temperance.run import loop, store
 
 ODD = ('a, "b"', "<b>c</b>", "Zürich")
 
@@ -338,6 +341,84 @@ def test_a_killed_fit_goes_on_to_the_bit(tmp_path: Path, monkeypatch: pytest.Mon
     again = fit_table(frame, "kind", out=tmp_path / "run", resume=True, **settings)
     pd.testing.assert_frame_equal(again.predict(frame), whole.predict(frame))
     assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("files_gone", [0, 1, 2])
+def test_killed_while_its_checkpoint_is_removed_a_run_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_gone: int
+) -> None:
+    frame = houses(120).drop(columns=["price", "visits"])
+    settings: dict[str, Any] = {"id": "id", "method": "MAP(lr=1e-2)", "epochs": 2, "folds": 0, "progress": False}
+    remove = store.remove_run
+
+    class Killed(BaseException):
+        pass
+
+    def killed(path: Path) -> None:
+        real, gone = os.unlink, 0
+
+        def unlink(*arguments: Any, **options: Any) -> None:
+            nonlocal gone
+            if gone == files_gone:
+                raise Killed
+            gone += 1
+            real(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", unlink)
+            remove(path)
+
+    monkeypatch.setattr(store, "remove_run", killed)
+    with pytest.raises(Killed):
+        fit_table(frame, "kind", out=tmp_path / "run", **settings)
+    monkeypatch.undo()
+    whole = load_table_run(tmp_path / "run").predict(frame)
+    if files_gone:  # the command says so, and tidies up
+        with pytest.raises(StoreError, match="holds a finished run"):
+            fit_table(frame, "kind", out=tmp_path / "run", resume=True, **settings)
+    else:
+        fit_table(frame, "kind", out=tmp_path / "run", resume=True, **settings)
+    pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame), whole)
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_what_a_fit_killed_after_its_end_had_still_to_remove_is_removed(values: TableRun, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    values.save(run)
+    whole = sorted(f.name for f in run.iterdir())
+    claim = Claim.of(run)
+    claim.add("model-0123456789ab", "test-0123456789ab.csv")
+    values.fitted.save(run / "model-0123456789ab")
+    for name in ("test-0123456789ab.csv", ".files.json-0123456789ab", "notes.md"):
+        (run / name).write_text("x")
+    with pytest.raises(StoreError, match="holds a finished run"):
+        fit_table(houses(60), "price", out=run, resume=True)
+    assert sorted(f.name for f in run.iterdir()) == sorted([*whole, "notes.md"])
+    load_table_run(run)
+
+
+def test_ctrl_c_before_the_first_draw_of_a_table_is_no_failure_of_its_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for one: another fit began, with noise of one size for all rows."""
+    frame = houses(120).drop(columns=["kind", "visits"])
+    settings: dict[str, Any] = {"id": "id", "method": "Collect(SGHMC(lr=1e-3), burn=8)", "epochs": 6, "folds": 0}
+    settings |= {"log": False, "progress": False}
+    whole = fit_table(frame, "price", out=tmp_path / "whole", **settings)
+    real = loop.Loop._record
+
+    def record(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        if self.info.steps == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(loop.Loop, "_record", record)
+    with pytest.raises(KeyboardInterrupt):
+        fit_table(frame, "price", out=tmp_path / "run", **settings)
+    monkeypatch.undo()
+    assert not (tmp_path / "run" / "checkpoint-again").exists()
+    again = fit_table(frame, "price", out=tmp_path / "run", resume=True, **settings)
+    pd.testing.assert_frame_equal(again.predict(frame), whole.predict(frame))
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.parquet"])
