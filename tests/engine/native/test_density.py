@@ -96,6 +96,7 @@ def places(t: Tensor) -> Tensor:
     added = torch.zeros(5, dtype=t.dtype).index_add(0, GROUP[:12], t)
     spread = torch.zeros(5, dtype=t.dtype).scatter_add(0, GROUP[12:24], t.sin())
     gap = t.view(2, 3, 2)[LABEL[:4] % 2, :, GROUP[:4] % 2].square().sum()
+    gap = gap + (t.view(1, 2, 3, 2)[:, LABEL[:4] % 2, :, GROUP[:4] % 2] * torch.arange(4).view(4, 1, 1)).sum()
     beside = (
         grid.diagonal(1).prod() + 2 * grid.diagonal(-1).square().sum() + torch.diag_embed(t[:3], 1)[:2].cumsum(0).sum()
     )
