@@ -81,8 +81,11 @@ _WATCHED = {
     inspect.getsourcefile(m) for m in (claim, files, fitted, fitting, folder, growing, interrupts, loop, store, fit)
 }
 _DULL = {"_rows_named", "<genexpr>", "<setcomp>"}  # they walk through forms: most lines by far, and all alike
-_IMPORTING = re.compile(r"Exception ignored in: <function _get_module_lock.*?\nKeyboardInterrupt: *\n", re.S)
+_UNHEARABLE = r"Exception ignored in: <%s.*?\nKeyboardInterrupt: *\n"
+_IMPORTING = re.compile(_UNHEARABLE % "function _get_module_lock", re.S)
 """What Python does with a Ctrl-C that comes while it forgets the lock of an import: nobody can hear that one."""
+_CLOSING = re.compile(_UNHEARABLE % "generator object", re.S)
+"""And with a second one that comes while the first closes the generators it passes: it has interrupted already."""
 _TOKENS = re.compile(r"(draws|model|test)-[0-9a-f]{12}")
 _REAL = {name: getattr(os, name) for name in ("replace", "fsync", "unlink", "mkdir", "rmdir", "kill", "_exit")}
 _real_open = builtins.open
@@ -898,6 +901,8 @@ class Bench:
             add(("message", told.get("text") or f"ended without a word: {life.words[-300:]}"))
             made["trace"] = told.get("trace", "")
         words, of_python = _IMPORTING.subn("", life.words)
+        if life.struck > 1 and told.get("outcome") == "KeyboardInterrupt":
+            words = _CLOSING.sub("", words)
         if "Traceback" in words or "Exception ignored" in words:
             add(("message", f"a traceback on the way: {words[-500:]}"))
         if blow.kind == "interrupt" and life.struck:
