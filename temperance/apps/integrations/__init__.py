@@ -22,5 +22,4 @@ _PLACES = {
     **dict.fromkeys(("GaussianPosteriorModel", "PosteriorModel", "optimise"), "botorch"),
     **{name: f"{name}." for name in ("arviz", "botorch", "export", "lightning", "tensorboard", "transformers")},
 }
-__all__ = sorted(_PLACES)
 __getattr__ = on_demand(__name__, _PLACES)
