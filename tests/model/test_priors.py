@@ -13,7 +13,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.model.priors.location_scale import GaussianDensity
 from temperance.model.theta import Layout
-from temperance.run.sample import density_target
+from temperance.run.density import density_target
 from temperance.testing import CheckFailure, check_prior
 
 PRIORS = [

@@ -11,6 +11,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.growing import Rows
 from temperance.engine.compiling import has_compiler
+from temperance.run import density as density_room
 from temperance.run import sample as sample_room
 from temperance.testing.inference import _Stopped, _stopped_after
 
@@ -204,8 +205,8 @@ def test_compiled_by_torch_it_gives_the_same_numbers():
     def density(theta):
         return torch.where(theta[0] < -1.5, -torch.inf, -0.5 * (theta * torch.tensor([1.0, 3.0])).square().sum())
 
-    energies = sample_room._DensityEnergies(density, 2, sample_room._Failures(), rows=4)
-    plain = sample_room._DensityEnergies(density, 2, sample_room._Failures())
+    energies = density_room.DensityEnergies(density, 2, density_room.Failures(), rows=4)
+    plain = density_room.DensityEnergies(density, 2, density_room.Failures())
     places = torch.tensor([[0.3, -1.0], [-2.0, 0.1], [1.0, 1.0], [0.0, 0.0], [5.0, 2.0]])
     for theta in (places[:4], places[:4], places[1:3], places[:1], places):
         slopes = [torch.full_like(theta, torch.nan) for _ in range(2)]
@@ -236,7 +237,7 @@ def test_long_runs_become_machine_code(monkeypatch, method, options, pays):
         asked.append(native is not None)
         raise Asked
 
-    monkeypatch.setattr(sample_room, "_DensityNetwork", network)
+    monkeypatch.setattr(sample_room, "DensityNetwork", network)
     monkeypatch.setattr(sample_room.NativeDensity, "of", lambda *_: object())
     for wanted in (None, True, False):
         with pytest.raises(Asked):

@@ -16,7 +16,7 @@ from temperance.engine.engine import Engine
 from temperance.inference.base import Starts
 from temperance.judge import diagnose
 from temperance.model.target import Target
-from temperance.run import sample
+from temperance.run import density
 from temperance.testing import critical_value
 
 LogDensity = Callable[[Tensor], Tensor]
@@ -26,7 +26,7 @@ Claim = tuple[str, Tensor, float]
 def density_target(log_density: LogDensity, size: int, temperature: float = 1.0) -> tuple[Target, Batch]:
     """A log density as a target, and the empty batch that goes with it."""
     nothing = torch.zeros(1, 1, dtype=torch.float64)
-    target = sample.density_target(log_density, torch.zeros(size, dtype=torch.float64))
+    target = density.density_target(log_density, torch.zeros(size, dtype=torch.float64))
     return target.with_temperature(temperature), Batch(nothing, nothing, 1)
 
 
