@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import temperance as tp
 from temperance.data import Data
 from temperance.engine import Engine
+from temperance.engine.stacked import StackedChain
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Learned
 from temperance.nn.chain import ELEMENTWISE
@@ -145,6 +146,18 @@ def test_images_that_an_mlp_flattens() -> None:
     target = tp.Target(tp.nn.MLP(4, [5], 2).double(), tp.Categorical(), tp.GaussianPrior(1.0))
     _, flat = problem("classes")
     assert by_hand(*compared(target, Data(flat.x.reshape(ROWS, 2, 2), flat.y)))
+
+
+def test_rows_that_are_no_vectors_go_the_other_way() -> None:
+    """A linear layer takes B × 1 × 4 as it is, and only an MLP of ours flattens it; numbers of another precision are
+    for PyTorch to refuse."""
+    target, data = problem("classes", chain())
+    stacked = StackedChain.of(target.network, target.layout, *torch.zeros(2, MEMBERS, target.layout.size).double())
+    assert stacked is not None
+    assert stacked.rows(data.x, streams=False) is not None
+    assert stacked.rows(data.x.unsqueeze(1), streams=False) is None
+    assert stacked.rows(data.x.float(), streams=False) is None
+    assert stacked.rows(data.x[:, :3], streams=False) is None
 
 
 def test_a_network_that_somebody_listens_to_is_called() -> None:
