@@ -358,9 +358,9 @@ def subjects(templates: Path) -> list[Subject]:
     ]
     point, chain = tp.MAP(lr=0.05), tp.Collect(tp.SGHMC(lr=0.03))
     found += [
-        Save("save onto another run", templates, point, tp.Laplace(point)),
+        Save("save onto another run", templates, point, tp.Laplace(point, tune=None)),
         Save("save draws onto draws", templates, tp.Ensemble(chain, 2), chain),
-        Save("save onto a checkpoint", templates, tp.Laplace(point), chain, checkpointed=True),
+        Save("save onto a checkpoint", templates, tp.Laplace(point, tune=None), chain, checkpointed=True),
         Save("save draws onto themselves", templates, chain),
     ]
     classes = ("--target", "kind", "--epochs", "4", "--drop", "size", "--method")

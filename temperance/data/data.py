@@ -183,6 +183,8 @@ class Data:
         """How often each row counts; once, where there are none."""
         self.info = DataInfo() if info is None else info
         self.batch_size: int | None = None  # what a DataLoader asked for
+        self.held_out: Data | None = None
+        """Rows kept apart from these, that a method may choose by; ``fit`` says which."""
 
     def __len__(self) -> int:
         return self._source.num_data
@@ -195,6 +197,12 @@ class Data:
         """The same rows with other ``weights``, one a row; ``None`` for none. Of a ``Dataset`` too."""
         made = Data._from_source(self._source, self.info, weights)
         made.batch_size = self.batch_size
+        return made
+
+    def keeping_apart(self, held_out: Data | None) -> Data:
+        """The same rows, knowing of those that were ``held_out`` from them."""
+        made = Data._from_source(self._source, self.info, self.weights)
+        made.batch_size, made.held_out = self.batch_size, held_out
         return made
 
     def _weights_of(self, index: Tensor) -> Tensor | None:

@@ -15,6 +15,7 @@ from temperance.inference.curvature import (
 from temperance.inference.curvature.evidence import Tune
 from temperance.inference.curvature.functional import FunctionalLaplace
 from temperance.inference.curvature.laplace import Laplace
+from temperance.inference.curvature.width import Width
 from temperance.inference.hamiltonian.elliptical import EllipticalSlice
 from temperance.inference.hamiltonian.hmc import HMC
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler
@@ -116,6 +117,7 @@ __all__ = [
     "Tune",
     "Variational",
     "Warmup",
+    "Width",
     "Wrapper",
     "cosine",
     "flat",

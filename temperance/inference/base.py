@@ -74,7 +74,9 @@ class Facts:
         cost: declared here, measured there too.
         default_steps: how many steps to take when the caller names neither epochs nor steps; ``None``: he must.
         streams: how many independent orders of the data a step takes.
-        held_out: whether a step looks at held-out data.
+        held_out: whether it looks at held-out data.
+        sets_aside: how many rows, a tenth of them at most, ``fit`` holds out for it where the caller names none;
+            ``None``: he must.
         own_likelihood: whether a posterior chooses a likelihood of its own, so that it cannot be one of several in a
             mixture.
         settling: steps whose places are no draws because a sampler still tunes itself; ``None`` if it never does.
@@ -87,6 +89,7 @@ class Facts:
     default_steps: int | None = None
     streams: int = 1
     held_out: bool = False
+    sets_aside: int | None = None
     own_likelihood: bool = False
     settling: int | None = None
 

@@ -141,7 +141,7 @@ def build(settings: ImageSettings, name: str) -> tp.Inference[Any]:
         MAP: best,
         SCALED: best,
         "MC dropout": tp.MCDropout(best),
-        "last-layer Laplace": tp.On(tp.last_layer, tp.Laplace(best, tp.KFAC())),
+        "last-layer Laplace": tp.On(tp.last_layer, tp.Laplace(best, tp.KFAC(), tune=None)),
         "SWAG": swag,
         "Ensemble": tp.Ensemble(best, settings.members),
         "MultiSWAG": tp.Ensemble(swag, settings.members),

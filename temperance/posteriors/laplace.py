@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_positive
 from temperance.core.encoding import Value, moved
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
@@ -81,7 +82,9 @@ class CurvatureGaussian(Gaussian):
 class LaplacePosterior(CurvatureGaussian):
     """N(θ*, Σ) with Σ = T (H + Λ_prior)⁻¹, the inverse curvature at θ*. Predictions linearise the network there.
 
-    ``prior`` and ``likelihood`` are those of the target after their hyperparameters were chosen by evidence.
+    ``prior`` and ``likelihood`` are those of the target after their hyperparameters were chosen by evidence. ``width``
+    is what other rows chose: a factor on the standard deviation of the prior under which the curvature is inverted, and
+    no change of the prior itself. The evidence is under that, and so is this posterior as a prior for further data.
     """
 
     predicts: ClassVar[str] = "linearised"
@@ -90,6 +93,7 @@ class LaplacePosterior(CurvatureGaussian):
     terms: EvidenceTerms  # type: ignore[misc]
     prior: Prior | None = None
     likelihood: Likelihood | None = None
+    width: float = 1.0
 
     def __init__(
         self,
@@ -99,7 +103,9 @@ class LaplacePosterior(CurvatureGaussian):
         buffers: dict[str, Tensor] | None = None,
         prior: Prior | None = None,
         likelihood: Likelihood | None = None,
+        width: float = 1.0,
     ) -> None:
+        check_positive(width, "width")
         for name, value in (
             ("mean", mean),
             ("operator", operator),
@@ -107,6 +113,7 @@ class LaplacePosterior(CurvatureGaussian):
             ("terms", terms),
             ("prior", prior),
             ("likelihood", likelihood),
+            ("width", width),
         ):
             object.__setattr__(self, name, value)
         self.__post_init__()
@@ -140,7 +147,7 @@ class LaplacePosterior(CurvatureGaussian):
                 "at the end, full batches), or give a larger `tolerance` if you know what you compare."
             )
         rank = self.operator.rank
-        log_det = -float(self.operator.log_det().double())
+        log_det = -float(self._under_the_prior().log_det().double())
         laplace = 0.5 * rank * math.log(2 * math.pi) - 0.5 * log_det
         return terms.log_likelihood + terms.log_prior + laplace + terms.counted
 
@@ -153,7 +160,19 @@ class LaplacePosterior(CurvatureGaussian):
             )
         if self.operator.temperature != 1.0:
             raise ArgumentError("a tempered posterior is no prior for further data; fit at temperature 1.")
-        return PosteriorPrior(self.mean, self.operator)
+        return PosteriorPrior(self.mean, self._under_the_prior())
+
+    def at_width(self, width: float) -> LaplacePosterior:
+        """The same with the prior's standard deviation times ``width`` in the covariance: Λ = ρ H + diag τ / width²."""
+        plain = self._under_the_prior()
+        operator = replace(plain, prior_precision=plain.prior_precision / width**2)
+        return LaplacePosterior(self.mean, operator, self.terms, self.buffers, self.prior, self.likelihood, width)
+
+    def _under_the_prior(self) -> PosteriorCovariance:
+        """Σ at width one."""
+        if self.width == 1.0:
+            return self.operator
+        return replace(self.operator, prior_precision=self.operator.prior_precision * self.width**2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

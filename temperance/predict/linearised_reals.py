@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.linalg.points import standard_points
 from temperance.model.likelihoods import AdditiveGaussianNoise, GaussianNoise, Likelihood
 from temperance.model.likelihoods.base import LearnedValues
-from temperance.predict.gaussian_sources import GaussianSource, MarginalSource, standard_points
+from temperance.predict.gaussian_sources import GaussianSource, MarginalSource
 from temperance.predict.linearised import LINEARISED, LinearisedMixin
 from temperance.predict.reals import RealPredictive
 from temperance.predict.source import OutputBlock

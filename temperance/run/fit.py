@@ -23,6 +23,7 @@ from temperance.run.loop import Loop
 from temperance.run.parts import target_settings
 
 _STEPS_BETWEEN_SAVES = 100
+_WORTH_DIVIDING = 20  # rows from which a tenth of them can tell anything
 
 
 def fit(
@@ -53,7 +54,8 @@ def fit(
         start: a trained module, or a vector θ, to start from; otherwise the network's own weights (an ensemble:
             fresh ones for each member).
         seed: decides everything random; the same seed gives the same result, whatever the global random state.
-        held_out: data (or a fraction of ``data``) kept apart for early stopping.
+        held_out: data (or a fraction of ``data``) kept apart, for early stopping and for choosing how wide a posterior
+            is. Methods that choose by them (``Laplace``) keep a tenth of ``data`` apart where none are given.
         checkpoint: a folder. The run is saved there as it goes, and if there is one already it goes on from there, bit
             for bit as if it had never stopped.
         every: steps between checkpoints; an epoch unless told (100 steps where an epoch is one step).
@@ -131,6 +133,10 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
         data, held = data.hold_out(held_out, seed=seed)
     elif held_out is not None:
         held = Data.of(held_out, "held_out")
+    if facts.held_out and held is None and facts.sets_aside is not None:
+        if facts.sets_aside and len(data) >= _WORTH_DIVIDING:
+            return data.hold_out(min(0.1, facts.sets_aside / len(data)), seed=seed)
+        return data, None
     if facts.held_out and held is None:
         raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")
     if held is not None and not facts.held_out:

@@ -55,7 +55,8 @@ class Loop:
         checkpoint: str | Path | None,
         every: int,
     ) -> None:
-        self.engine, self.method, self.data, self.held_out = engine, method, data, held_out
+        self.engine, self.method, self.held_out = engine, method, held_out
+        self.data = data if held_out is None else data.keeping_apart(held_out)
         self.facts = method.facts()
         self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
         self.settings = run

@@ -119,7 +119,7 @@ class ByOtherNames(ByKeyword):
     [
         tp.MAP(lr=1e-2),
         tp.Ensemble(tp.MAP(lr=1e-2), 2),
-        tp.Laplace(tp.MAP(lr=1e-2)),
+        tp.Laplace(tp.MAP(lr=1e-2), tune=None),
         tp.Collect(tp.HMC(step_size=0.05, length=3), last=3),
         tp.Subspace(tp.Collect(tp.HMC(step_size=0.05, length=3), last=3), tp.RandomBasis(2)),
         tp.SVGD(2, lr=1e-2),

@@ -141,7 +141,7 @@ def test_targets_from_another_predictive_must_have_the_same_draws():
 @pytest.fixture(scope="module")
 def linear():
     problem = linear_gaussian(rows=20, noise=0.5)
-    method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), tp.Dense())
+    method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), tp.Dense(), tune=None)
     fitted = tp.fit(problem.target, method, problem.data, steps=4)
     return problem, fitted
 
@@ -212,7 +212,7 @@ def test_draws_of_functions_stand_for_a_linearised_network(linear):
 def test_linearised_classes_have_members_that_go_together():
     x = torch.tensor([[1.0], [1.0], [-1.0]])
     target = tp.Target(torch.nn.Linear(1, 2), tp.Categorical(), tp.GaussianPrior(3.0))
-    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1)), (torch.randn(8, 1), torch.arange(8) % 2), steps=50)
+    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1), tune=None), (torch.randn(8, 1), torch.arange(8) % 2), steps=50)
     pred = fitted.predict(x)
     probs, _ = member_probabilities(pred)
     assert torch.allclose(probs[:, 0], probs[:, 1])

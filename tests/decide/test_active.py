@@ -108,7 +108,7 @@ def test_other_acquisitions_and_candidates(moons):
 def test_a_target_may_be_given_and_regression_works():
     train, test = tp.data.load("sine", n=40)
     target = tp.Target(tp.nn.MLP(1, [6], 1), tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
-    method = tp.Laplace(tp.MAP(lr=0.05))
+    method = tp.Laplace(tp.MAP(lr=0.05), tune=None)
     found = learn_actively(target, method, train, start=4, batch=3, rounds=1, acquire=batch_bald, test=test, steps=30)
     assert found.labels == [4, 7]
     assert "rmse" in found.scores[0]

@@ -110,7 +110,7 @@ def test_laplace(name: str, curvature: Any) -> None:
     target, weighted, repeated = problem(name, scale=0.3)
     start = target.fresh_theta(0)
     found = [
-        tp.fit(target, tp.Laplace(curvature=curvature), data, start=start, progress=False)
+        tp.fit(target, tp.Laplace(curvature=curvature, tune=None), data, start=start, progress=False)
         for data in (weighted, repeated)
     ]
     ours, theirs = (f.posterior for f in found)
@@ -132,7 +132,7 @@ def test_words_that_count_more_than_once() -> None:
     many = WEIGHTS.long()
     data = Data(x, y, weights=WEIGHTS), Data(x.repeat_interleave(many, 0), y.repeat_interleave(many, 0))
     for curvature in (tp.KFAC(), tp.KFAC(sharing="reduce"), tp.EKFAC()):
-        found = [tp.fit(target, tp.Laplace(curvature=curvature), d, progress=False).posterior for d in data]
+        found = [tp.fit(target, tp.Laplace(curvature=curvature, tune=None), d, progress=False).posterior for d in data]
         torch.testing.assert_close(*(p.operator.dense() for p in found))
 
 
@@ -192,7 +192,7 @@ def test_a_linear_map_with_weights_in_closed_form() -> None:
     w = 3 * torch.rand(30, generator=rng, dtype=torch.float64)
     network = nn.Linear(4, 1, bias=False, dtype=torch.float64)
     target = tp.Target(network, tp.Normal(0.5), tp.GaussianPrior(2.0))
-    method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), tp.Dense())
+    method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), tp.Dense(), tune=None)
     fitted = tp.fit(target, method, Data(x, y, weights=w), steps=8, progress=False)
     precision = x.mT @ (w.unsqueeze(1) * x) / 0.25 + torch.eye(4) / 4
     torch.testing.assert_close(fitted.posterior.operator.dense(), precision.inverse())

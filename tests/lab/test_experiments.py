@@ -218,7 +218,7 @@ def test_the_sampler_of_liberty_finds_the_posterior_of_a_linear_model():
     settings = dataclasses.replace(liberty_hmc.PRESETS["quick"].settings, rows=100, draws=250, trajectory=1.5)
     train, _ = liberty_hmc.moons(settings, 0)
     target = tp.Target(torch.nn.Linear(2, 2), tp.Categorical(), tp.GaussianPrior(1.0))
-    best = fit(target, tp.Laplace(tp.MAP(lr=0.05), tp.Dense()), train, steps=400, batch_size=100)
+    best = fit(target, tp.Laplace(tp.MAP(lr=0.05), tp.Dense(), tune=None), train, steps=400, batch_size=100)
     fitted = liberty_hmc.sample_posterior(settings, target, train, 0)
     theta = fitted.posterior.theta.double()
     assert 0.6 < float(fitted.posterior.trace.transitions.acceptance.mean()) < 1.0

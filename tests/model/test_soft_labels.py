@@ -44,7 +44,10 @@ def test_shares_are_votes() -> None:
     for a, b in zip(*made, strict=True):
         torch.testing.assert_close(a, b)
     for curvature in (tp.Dense(), tp.KFAC(), tp.Diagonal(), tp.Lanczos(10)):
-        found = [tp.fit(target, tp.Laplace(curvature=curvature), d, progress=False).posterior for d in (shares, votes)]
+        found = [
+            tp.fit(target, tp.Laplace(curvature=curvature, tune=None), d, progress=False).posterior
+            for d in (shares, votes)
+        ]
         torch.testing.assert_close(*(p.operator.dense() for p in found), rtol=1e-6, atol=1e-8)
         assert found[0].terms.log_likelihood == pytest.approx(found[1].terms.log_likelihood)
 
@@ -61,7 +64,7 @@ def test_certain_shares_are_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [tp.Ensemble(tp.MAP(lr=1e-2), 3), tp.Laplace(tp.MAP(lr=1e-2))], ids=["draws", "linear"]
+    "method", [tp.Ensemble(tp.MAP(lr=1e-2), 3), tp.Laplace(tp.MAP(lr=1e-2), tune=None)], ids=["draws", "linear"]
 )
 @pytest.mark.parametrize("by", [None, "probit"])
 def test_scores_are_expectations_over_the_class(method: Any, by: str | None) -> None:

@@ -20,7 +20,7 @@ def test_the_target_of_the_part_has_what_the_posterior_over_it_chose():
     """A prior and a noise level found by evidence, and the network that its draws need."""
     target, part = real(two_layers()), real(two_layers(), subset="2")
     index, rest = target.places(target.names("2")), target.initial_theta()
-    found = tp.fit(part, tp.Laplace(curvature=tp.Dense()), (X, Y), progress=False).posterior
+    found = tp.fit(part, tp.Laplace(curvature=tp.Dense(), tune=None), (X, Y), progress=False).posterior
     prior, likelihood = GaussianPrior(0.2), tp.Normal(0.9)
     chosen = LaplacePosterior(found.mean, found.operator, found.terms, prior=prior, likelihood=likelihood)
     here, known = Pushforward(chosen, index, rest).inside(target)

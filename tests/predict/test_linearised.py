@@ -13,7 +13,7 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError
-from temperance.predict.gaussian_sources import root_of, standard_points
+from temperance.linalg.points import root_of, standard_points
 from temperance.predict.links import bridge_concentration, bridge_probabilities, probit_probabilities
 from temperance.testing import assert_moments
 
@@ -47,7 +47,7 @@ class Bent(nn.Module):
 def bent():
     x = torch.tensor([-6.0, -4, -2, 2, 4, 6], dtype=F64).unsqueeze(1)
     target = tp.Target(Bent(), tp.Bernoulli(), tp.GaussianPrior(1.0))
-    return tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (x, (x > 0).double()), steps=10)
+    return tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (x, (x > 0).double()), steps=10)
 
 
 AT = torch.tensor([0.5, 1, 2, 4, 10], dtype=F64).unsqueeze(1)
@@ -58,7 +58,7 @@ def test_golden_numbers_of_the_bent_classifier(bent):
     assert bent.posterior.covariance().diagonal().tolist() == pytest.approx([0.336185180, 0.682445871], rel=1e-6)
     assert bent.log_evidence() == pytest.approx(-0.92108198, abs=1e-7)
     x = torch.tensor([-6.0, -4, -2, 2, 4, 6], dtype=F64).unsqueeze(1)
-    full = tp.fit(bent.target, tp.Laplace(NEWTON, tp.Dense(kind="hessian")), (x, (x > 0).double()), steps=10)
+    full = tp.fit(bent.target, tp.Laplace(NEWTON, tp.Dense(kind="hessian"), tune=None), (x, (x > 0).double()), steps=10)
     assert full.posterior.covariance().diagonal().tolist() == pytest.approx([0.224718887, 0.577745459], rel=1e-6)
     assert full.log_evidence() == pytest.approx(-1.20576285, abs=1e-6)
 
@@ -107,7 +107,7 @@ def polynomial():
     x = torch.linspace(-1, 1, 10, dtype=F64)
     features = torch.stack([torch.ones_like(x), x, x**2], dim=1)
     target = tp.Target(nn.Linear(3, 1, bias=False, dtype=F64), tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (features, torch.sin(3 * x)), steps=5)
+    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (features, torch.sin(3 * x)), steps=5)
     return fitted, features, torch.sin(3 * x)
 
 
@@ -150,7 +150,7 @@ def test_a_learned_noise_is_averaged_over():
     x = torch.randn(12, 2, generator=rng, dtype=F64)
     y = x.sum(1, keepdim=True) + 0.5 * torch.randn(12, 1, generator=rng, dtype=F64)
     target = tp.Target(nn.Linear(2, 1, dtype=F64), tp.Normal(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (x, y), steps=20)
+    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (x, y), steps=20)
     found = fitted.predict(x[:3])
     log_scale, spread = float(fitted.posterior.mean[-1]), float(fitted.posterior.covariance()[-1, -1])
     # the Fisher information of log σ: 2 for each of twelve numbers, and its prior N(0, 1)
@@ -169,7 +169,7 @@ def test_several_outputs_are_correlated_in_the_log_score():
     y = torch.randn(15, 2, generator=rng, dtype=F64)
     net = nn.Sequential(nn.Linear(2, 3, dtype=F64), nn.Tanh(), nn.Linear(3, 2, dtype=F64))
     target = tp.Target(net, tp.Normal(scale=0.5), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (x, y), steps=20)
+    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (x, y), steps=20)
     found = fitted.predict(x[:4])
     joint = found.output_covariance().view(4, 2, 4, 2)
     for n in range(4):
@@ -190,7 +190,7 @@ def test_other_likelihoods_average_over_the_gaussian_of_the_outputs(likelihood):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 4, dtype=F64), nn.Tanh(), nn.Linear(4, width, dtype=F64))
     target = tp.Target(net, likelihood, tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (x, y), steps=30)
+    fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (x, y), steps=30)
     found = fitted.predict(x[:3], draws=2048)
     joint = found.output_covariance().view(3, width, 3, width)
     for n in range(3):
@@ -281,7 +281,7 @@ def test_output_covariance_is_that_of_the_dense_sum(name, curvature):
     net, x = _case(name)
     y = torch.arange(9) % 3
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(0.7), temperature=0.8)
-    fitted = tp.fit(target, tp.Laplace(curvature=curvature), (x, y))
+    fitted = tp.fit(target, tp.Laplace(curvature=curvature, tune=None), (x, y))
     found = fitted.predict(x[:4])
     params = list(net.parameters())
     outputs = net(x[:4])
@@ -308,7 +308,7 @@ def test_attention_is_written_down_in_plain_operations():
     """A fused kernel of this machine's in a file would run on no other."""
     net, x = _case("sentence")
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC()), (x, torch.arange(9) % 3))
+    fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC(), tune=None), (x, torch.arange(9) % 3))
     law = fitted.predict(x).source.laws[0]
     graph = law.traced(x)
     assert "scaled_dot_product" not in str(graph.graph)
@@ -319,7 +319,7 @@ def test_attention_is_written_down_in_plain_operations():
 def test_rows_are_streamed_and_chunks_do_not_matter():
     net, x = _case("conv")
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC()), (x, torch.arange(9) % 3))
+    fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC(), tune=None), (x, torch.arange(9) % 3))
     assert torch.allclose(fitted.predict(x).probs, fitted.predict(x, batch_size=2).probs, atol=1e-12)
 
 
@@ -334,7 +334,7 @@ def test_process_of_all_data_is_the_dense_predictive(likelihood):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     target = tp.Target(net, likelihood, tp.GaussianPrior(tp.FanIn(bias=0.5)), temperature=0.7)
-    dense = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (x, y), steps=20)
+    dense = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (x, y), steps=20)
     process = tp.fit(target, tp.FunctionalLaplace(NEWTON), (x, y), steps=20)
     new = torch.randn(6, 3, generator=rng, dtype=F64)
     one, two = dense.predict(new), process.predict(new)
@@ -356,7 +356,7 @@ def test_drawn_functions_are_smooth():
     x = torch.rand(30, 1, generator=rng)
     torch.manual_seed(0)
     target = tp.Target(tp.nn.MLP(1, [20], 1, activation=nn.Tanh), tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.KFAC()), (x, torch.sin(6 * x)), steps=300)
+    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.KFAC(), tune=None), (x, torch.sin(6 * x)), steps=300)
     grid = torch.linspace(-1, 2, 400).unsqueeze(1)
     functions = fitted.predict(grid).output_functions()[..., 0]
     steps = (functions[:, 1:] - functions[:, :-1]).abs().mean()
@@ -373,7 +373,8 @@ net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Lin
 x, y = torch.randn(512, 16), torch.randint(0, outputs, (512,))
 target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
 import warnings; warnings.simplefilter("ignore")
-fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC(kind="monte-carlo"), on=tp.last_layer), (x, y))
+apart = (torch.randn(64, 16), torch.randint(0, outputs, (64,)))
+fitted = tp.fit(target, tp.Laplace(curvature=tp.KFAC(kind="monte-carlo"), on=tp.last_layer), (x, y), held_out=apart)
 found = fitted.predict(x[:100], draws=16)
 assert torch.isfinite(found.probs).all() and found.probs.shape == (100, outputs)
 assert float((found.probs.sum(-1) - 1).abs().max()) < 1e-3
@@ -403,7 +404,7 @@ def test_what_by_refuses():
     with pytest.raises(ArgumentError, match="need a Laplace posterior"):
         point.predict(x, by="linearised")
     real = tp.Target(net, tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
-    fitted = tp.fit(real, tp.Laplace(), (x, torch.zeros(9, 3, dtype=F64)))
+    fitted = tp.fit(real, tp.Laplace(tune=None), (x, torch.zeros(9, 3, dtype=F64)))
     with pytest.raises(ArgumentError, match="for class probabilities"):
         fitted.predict(x, by="probit")
     process = tp.fit(target, tp.FunctionalLaplace(), (x, torch.arange(9) % 3))

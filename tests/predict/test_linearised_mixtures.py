@@ -20,7 +20,7 @@ def regression(outputs=1, members=2, seed=0):
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
     target = tp.Target(net, tp.Normal(scale=0.2), tp.GaussianPrior(1.0))
-    method = tp.Ensemble(tp.Laplace(tp.MAP(lr=2e-2), tp.Dense()), members)
+    method = tp.Ensemble(tp.Laplace(tp.MAP(lr=2e-2), tp.Dense(), tune=None), members)
     return tp.fit(target, method, (x, y), steps=150), x, y
 
 
@@ -35,7 +35,7 @@ def test_predicting_leaves_the_target_as_it_was():
     torch.manual_seed(0)
     x, y = torch.randn(40, 5), torch.randint(0, 3, (40,))
     target = tp.Target(tp.nn.MLP(5, [8], 3), tp.Categorical(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2), on=tp.last_layer), 2), (x, y), epochs=3)
+    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2), on=tp.last_layer, tune=None), 2), (x, y), epochs=3)
     fresh = tp.fit(target, tp.MAP(lr=1e-2), (x, y), epochs=3).posterior.theta
     fitted.predict(x, batch_size=7).sample(3)
     assert all(p.requires_grad for p in target.network.parameters())
@@ -80,7 +80,7 @@ def test_joint_log_prob_with_a_learned_noise():
     features = torch.cat([x**k for k in range(5)], dim=1)
     y = torch.sin(2 * x) + 0.1 * torch.randn(30, 1, generator=rng, dtype=F64)
     target = tp.Target(nn.Linear(5, 1, bias=False, dtype=F64), tp.Normal(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=3e-2), tp.Dense()), (features, y), steps=1500)
+    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=3e-2), tp.Dense(), tune=None), (features, y), steps=1500)
     found = fitted.predict(features[::6])
     covariance = features[::6] @ fitted.posterior.covariance()[:5, :5] @ features[::6].mT
     centre, spread = float(fitted.posterior.mean[-1]), float(fitted.posterior.covariance()[-1, -1])
@@ -101,7 +101,7 @@ def test_full_hessian_with_a_learned_noise_predicts():
     x = torch.randn(40, 3, dtype=F64)
     y = x[:, :1] + 0.3 * torch.randn(40, 1, dtype=F64)
     target = tp.Target(nn.Linear(3, 1, dtype=F64), tp.Normal(), tp.GaussianPrior(1.0))
-    method = tp.Laplace(tp.MAP(lr=3e-2), tp.Dense(kind="hessian"))
+    method = tp.Laplace(tp.MAP(lr=3e-2), tp.Dense(kind="hessian"), tune=None)
     fitted = tp.fit(target, method, (x, y), steps=1500)
     found = fitted.predict(x[:5])
     design = torch.cat([x[:5], torch.ones(5, 1, dtype=F64)], dim=1)
@@ -128,7 +128,7 @@ def test_classes_of_a_mixture_have_enough_points():
     torch.manual_seed(0)
     x, y = torch.randn(60, 4, dtype=F64), torch.randint(0, 10, (60,))
     target = tp.Target(nn.Linear(4, 10, dtype=F64), tp.Categorical(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.Dense()), (x, y), steps=200)
+    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.Dense(), tune=None), (x, y), steps=200)
     many = tp.Fitted(target, tp.posteriors.Mixture((fitted.posterior,) * 8), fitted.info).predict(x[:5])
     law = fitted.predict(x[:5])
     covariance = law.output_covariance().view(5, 10, 5, 10)
@@ -146,7 +146,7 @@ def test_links_where_nothing_is_uncertain_or_almost_certain():
     net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3, bias=False))
     net[0].bias.data.fill_(-1.0)
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    method = tp.Laplace(curvature=tp.Dense(), on=tp.last_layer)
+    method = tp.Laplace(curvature=tp.Dense(), on=tp.last_layer, tune=None)
     fitted = tp.fit(target, method, (torch.randn(20, 2), torch.randint(0, 3, (20,))), start=net)
     for by in ("linearised", "probit", "bridge"):
         assert torch.allclose(fitted.predict(torch.zeros(1, 2), by=by).probs, torch.full((1, 3), 1 / 3)), by
@@ -155,7 +155,7 @@ def test_links_where_nothing_is_uncertain_or_almost_certain():
     sure.bias.data.fill_(0.0)
     x = torch.linspace(-3, 3, 40).unsqueeze(1)
     binary = tp.Target(sure, tp.Bernoulli(), tp.GaussianPrior(0.05))
-    fitted = tp.fit(binary, tp.Laplace(curvature=tp.Dense()), (x, (x[:, 0] > 0).long()), start=sure)
+    fitted = tp.fit(binary, tp.Laplace(curvature=tp.Dense(), tune=None), (x, (x[:, 0] > 0).long()), start=sure)
     found = float(fitted.predict(torch.ones(1, 1), by="probit").log_prob(torch.tensor([0])))
     assert found == pytest.approx(-29.9, abs=0.5)
 
@@ -164,7 +164,7 @@ def test_a_closed_link_is_one_predictive():
     torch.manual_seed(0)
     x, y = torch.randn(40, 4), torch.randint(0, 3, (40,))
     target = tp.Target(tp.nn.MLP(4, [6], 3), tp.Categorical(), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2)), 2), (x, y), steps=50)
+    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2), tune=None), 2), (x, y), steps=50)
     for by in ("probit", "bridge"):
         found = fitted.predict(x, by=by)
         assert torch.equal(found.mean(), found.probs)

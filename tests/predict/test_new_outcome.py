@@ -136,7 +136,9 @@ def test_durations_from_fit_to_file(tmp_path: Path) -> None:
 
 def test_what_serves_numbers_serves_durations(tmp_path: Path) -> None:
     x, y = _waiting()
-    fitted = tp.fit(_target(Exponential()), tp.Laplace(tp.MAP(lr=2e-2)), (x, y), epochs=30, seed=0, progress=False)
+    fitted = tp.fit(
+        _target(Exponential()), tp.Laplace(tp.MAP(lr=2e-2), tune=None), (x, y), epochs=30, seed=0, progress=False
+    )
     found = fitted.predict(x)  # linearised, by points of each row's Gaussian
     assert isinstance(found, DurationPredictive)
     assert found.sample(3).shape == (3, 200, 1)

@@ -46,10 +46,10 @@ METHODS: dict[str, tuple[Any, dict[str, int]]] = {
     "sghmc": (tp.Collect(tp.SGHMC(lr=2e-3), last=8), {"epochs": 60}),
     "variational": (tp.Variational(lr=3e-2), {"epochs": 60}),
     "swag": (tp.SWAG(tp.MAP(lr=2e-2), rank=5), {"epochs": 40}),
-    "laplace": (tp.Laplace(tp.MAP(lr=2e-2)), {"epochs": 40}),
-    "laplace-dense": (tp.Laplace(tp.MAP(lr=2e-2), tp.Dense()), {"epochs": 40}),
-    "laplace-diagonal": (tp.Laplace(tp.MAP(lr=2e-2), tp.Diagonal(kind="monte-carlo")), {"epochs": 40}),
-    "last-layer": (tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=2e-2))), {"epochs": 40}),
+    "laplace": (tp.Laplace(tp.MAP(lr=2e-2), tune=None), {"epochs": 40}),
+    "laplace-dense": (tp.Laplace(tp.MAP(lr=2e-2), tp.Dense(), tune=None), {"epochs": 40}),
+    "laplace-diagonal": (tp.Laplace(tp.MAP(lr=2e-2), tp.Diagonal(kind="monte-carlo"), tune=None), {"epochs": 40}),
+    "last-layer": (tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=2e-2), tune=None)), {"epochs": 40}),
     "hmc": (tp.Collect(tp.HMC(step_size=0.02, length=10), last=10), {"steps": 40}),
     "svgd": (tp.SVGD(3, lr=2e-2), {"epochs": 40}),
 }
@@ -125,7 +125,7 @@ def test_a_row_of_given_members_by_hand() -> None:
 def test_other_lengths_than_those_of_training() -> None:
     """A convolution takes any length; the predictive has those of its own rows."""
     x, y = tags()
-    for method in (tp.MAP(lr=2e-2), tp.Laplace(tp.MAP(lr=2e-2))):
+    for method in (tp.MAP(lr=2e-2), tp.Laplace(tp.MAP(lr=2e-2), tune=None)):
         fitted = tp.fit(tagging(), method, (x, y), epochs=20, seed=0, progress=False)
         longer, tagged = tags(5, 11, seed=1)
         assert fitted.predict(longer).probs.shape == (5, 11, CLASSES)
@@ -140,7 +140,9 @@ def test_numbers_at_each_position_by_the_linearised_network() -> None:
     y = x[..., :1] + 0.3 * torch.randn(60, PLACES, 1, generator=rng)
     torch.manual_seed(0)
     target = tp.Target(Tagger(1).double(), tp.PerPosition(tp.Normal(0.3)), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=2e-2), tp.Dense()), (x, y), epochs=40, seed=0, progress=False)
+    fitted = tp.fit(
+        target, tp.Laplace(tp.MAP(lr=2e-2), tp.Dense(), tune=None), (x, y), epochs=40, seed=0, progress=False
+    )
     found = fitted.predict(x[:4])
     assert isinstance(found, ValuePositionPredictive)
     network = fitted.network()
@@ -166,7 +168,7 @@ def test_what_rooms_above_have_not_for_positions_is_refused_in_words(tmp_path: P
     with pytest.raises(ArgumentError, match="no chapters of the report for the outcome CategoriesByPosition"):
         fitted.report(tmp_path / "page", (x, y))
     with pytest.raises(ArgumentError, match='must be "linearised", "functions" or "network"'):
-        tp.fit(tagging(), tp.Laplace(), (x, y), progress=False).predict(x, by="probit")
+        tp.fit(tagging(), tp.Laplace(tune=None), (x, y), progress=False).predict(x, by="probit")
     with pytest.raises(ArgumentError, match=r"decide on `predictive.flat`"):
         tp.decide.bayes_action(found, torch.eye(CLASSES))
     action = found.place(tp.decide.bayes_action(found.flat, 1 - torch.eye(CLASSES)).action)
@@ -195,6 +197,6 @@ def test_a_newcomer_segments_images() -> None:
     found = fitted.predict(x[60:])
     assert found.probs.shape == (20, 12, 12, 2)
     assert found.mutual_information().shape == (20, 12, 12)
-    method = tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=2e-2), tp.KFAC(kind="monte-carlo")))
+    method = tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=2e-2), tp.KFAC(kind="monte-carlo"), tune=None))
     laplace = tp.fit(target, method, (x[:60], y[:60]), epochs=30, seed=0, progress=False)
     assert laplace.evaluate((x[60:], y[60:]))["accuracy"] > 0.9

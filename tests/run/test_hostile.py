@@ -62,7 +62,7 @@ def ensemble(path: Path) -> Opened:
 
 
 def laplace(path: Path) -> Opened:
-    return _saved(path, tp.Laplace(tp.MAP(), tp.KFAC()))
+    return _saved(path, tp.Laplace(tp.MAP(), tp.KFAC(), tune=None))
 
 
 def chain(path: Path) -> Opened:

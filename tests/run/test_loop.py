@@ -109,7 +109,7 @@ def test_ctrl_c_where_there_is_no_posterior_stays_one_and_says_how_to_go_on(tmp_
 
 
 def test_ctrl_c_after_the_last_step_is_heard_before_a_second_phase(tmp_path, monkeypatch, capsys):
-    net, method, options = nn.Linear(3, 1), tp.Laplace(tp.MAP()), {"epochs": 2, "batch_size": 5}
+    net, method, options = nn.Linear(3, 1), tp.Laplace(tp.MAP(), tune=None), {"epochs": 2, "batch_size": 5}
     whole = tp.fit(real(net), method, (X, Y), **options)
     batches = Loop._batches
 

@@ -80,7 +80,7 @@ def test_every_curvature_and_family_has_a_row():
 @pytest.mark.parametrize("classes", [False, True])
 def test_a_part_of_an_ensemble_and_an_ensemble_of_parts_predict_by_one_rule(classes):
     runs = Runs(small_problem(classes=classes), steps=12, batch_size=10)
-    laplace = tp.Laplace(tp.MAP(lr=0.05), tp.KFAC())
+    laplace = tp.Laplace(tp.MAP(lr=0.05), tp.KFAC(), tune=None)
     one = runs.new(tp.On(tp.last_layer, tp.Ensemble(laplace, 2)))
     two = runs.new(tp.Ensemble(tp.On(tp.last_layer, laplace), 2))
     assert one.posterior.predicts == two.posterior.predicts == "linearised"

@@ -19,7 +19,7 @@ from temperance.posteriors.base import Nodes, Posterior
 from temperance.testing import CheckFailure, check_composition, small_problem
 
 POINT = tp.MAP(lr=0.05)
-LAPLACE = tp.Laplace(POINT, tp.Dense())
+LAPLACE = tp.Laplace(POINT, tp.Dense(), tune=None)
 SWAG = tp.SWAG(tp.MAP(lr=0.03, optimizer=torch.optim.SGD), rank=2, start=0.25, every=1)
 PROBLEM = small_problem()
 CHAIN = tp.Collect(tp.SGHMC(lr=0.03))

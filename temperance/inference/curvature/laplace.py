@@ -29,6 +29,7 @@ from temperance.inference.curvature.evidence import (
 )
 from temperance.inference.curvature.structures import check_curvature
 from temperance.inference.curvature.subsets import Subnetwork, chosen_names
+from temperance.inference.curvature.width import Width, widened
 from temperance.inference.points.around_point import AroundPoint
 from temperance.model.theta import Subset, check_subset
 from temperance.posteriors import LaplacePosterior, Point, Posterior
@@ -60,18 +61,20 @@ class Laplace(AroundPoint):
             ``Lanczos(k)``.
         on: the part that is random: a name, pattern, ``last_layer``, ``biases``, or single weights
             (``LargestVariance(k)``, ``LargestMagnitude(k)``). ``base`` still trains everything; the rest stays at θ*.
-        tune: choose the prior's precision by evidence: ``"scalar"``, ``"layer"``, ``"parameter"``, or a ``Tune(...)``
-            that also chooses the noise, or does so again and again while training.
+        tune: what chooses the spread. ``Width()``: rows that the network has not seen (a tenth of the data is kept
+            apart for it, unless ``held_out`` says which). Evidence, which chooses the prior's precision: ``"scalar"``,
+            ``"layer"``, ``"parameter"``, or a ``Tune(...)`` that also chooses the noise, or does so again and again
+            while training. ``None``: the prior is taken at its word, and all rows are learned from.
 
-    It is exact where the posterior is Gaussian: with ``Dense()``, on a linear-Gaussian model, mean, covariance and
-    evidence.
+    It is exact where the posterior is Gaussian: with ``Dense()`` and ``tune=None``, on a linear-Gaussian model, mean,
+    covariance and evidence.
 
     >>> import temperance as tp
     >>> x = torch.linspace(-1, 1, 10, dtype=torch.float64)
     >>> features = torch.stack([torch.ones_like(x), x, x**2], dim=1)
     >>> net = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
     >>> target = tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
-    >>> method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), curvature=tp.Dense())
+    >>> method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), curvature=tp.Dense(), tune=None)
     >>> fitted = tp.fit(target, method, (features, torch.sin(3 * x)), steps=5)
     >>> round(fitted.log_evidence(), 4)
     -108.7044
@@ -88,16 +91,16 @@ class Laplace(AroundPoint):
         cost="as its base while it trains, then a pass over the data; `Laplace()` trains nothing",
         shown=("Laplace(MAP())", "On(last_layer, Laplace(MAP()))"),
         recipes=(
-            Recipe("laplace", 'Laplace(MAP(lr=5e-3), tune="layer")', "a Gaussian around one trained network"),
+            Recipe("laplace", "Laplace(MAP(lr=5e-3))", "a Gaussian around one trained network"),
             Recipe(
                 "last-layer",
-                'On(last_layer, Laplace(MAP(lr=5e-3), tune="layer"))',
+                "On(last_layer, Laplace(MAP(lr=5e-3)))",
                 "a Gaussian over the last layer of a trained network",
             ),
         ),
         demo=(
-            Recipe("Laplace", 'Laplace(MAP(lr=1e-3), tune="layer")'),
-            Recipe("Laplace, last layer", 'On(last_layer, Laplace(MAP(lr=1e-3), tune="layer"))'),
+            Recipe("Laplace", "Laplace(MAP(lr=1e-3))"),
+            Recipe("Laplace, last layer", "On(last_layer, Laplace(MAP(lr=1e-3)))"),
         ),
     )
 
@@ -105,14 +108,15 @@ class Laplace(AroundPoint):
 
     curvature: Curvature = field(default_factory=KFAC)
     on: Subset | Subnetwork = None
-    tune: Tune | str | None = None
+    tune: Tune | Width | str | None = field(default_factory=Width)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.on, Subnetwork):
             check_subset(self.on, "on")
         check_curvature(self.curvature)
-        object.__setattr__(self, "tune", as_tune(self.tune))
+        if not isinstance(self.tune, Width):
+            object.__setattr__(self, "tune", as_tune(self.tune))
         if self._tune is not None and self._tune.every is not None and not self.trains:
             raise ArgumentError("`tune` with `every` chooses while training, but `base` is None: nothing is trained.")
 
@@ -127,7 +131,10 @@ class Laplace(AroundPoint):
     def facts(self) -> Facts:
         """The base's, but for what is put around its point."""
         chooses = self._tune is not None and self._tune.noise
-        return replace(super().facts(), gives=LaplacePosterior, exact=self._exact(), own_likelihood=chooses)
+        made = replace(super().facts(), gives=LaplacePosterior, exact=self._exact(), own_likelihood=chooses)
+        if isinstance(self.tune, Width):
+            return replace(made, held_out=True, sets_aside=self.tune.rows if self.trains else 0)
+        return made
 
     def _exact(self) -> Exactness:
         """By the structure that is kept."""
@@ -210,18 +217,21 @@ class Laplace(AroundPoint):
             raise NeedsData("the curvature pass of Laplace needs the data.")
         here = self._present(engine, state)
         points = self.points(here, state, data)
-        return tuple(self._finished(engine, here, self._curved(here, point, data)) for point in points)
+        return tuple(self._finished(engine, here, self._curved(here, point, data), data) for point in points)
 
     def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """The curvature around a point, under the target's own prior."""
         if data is None:
             raise NeedsData("the curvature pass of Laplace needs the data.")
-        return self._finished(engine, engine, self._curved(engine, point, data))
+        return self._finished(engine, engine, self._curved(engine, point, data), data)
 
     def _curved(self, engine: Engine, point: Point, data: Data) -> LaplacePosterior:
         return approximate(engine, point.theta, point.buffers, data, self.curvature, self.on)
 
-    def _finished(self, engine: Engine, here: Engine, found: LaplacePosterior) -> LaplacePosterior:
+    def _finished(self, engine: Engine, here: Engine, found: LaplacePosterior, data: Data) -> LaplacePosterior:
+        if isinstance(self.tune, Width):
+            earlier = prior_curvature(engine, found.mean).earlier
+            return found if earlier is not None else widened(engine, found, data, self.tune)
         tune = self._tune
         if tune is None:
             return found

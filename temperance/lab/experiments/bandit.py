@@ -153,7 +153,7 @@ def make_policy(settings: BanditSettings, agent: str, features: int, seed: int) 
     if agent == LINEAR:
         return NeuralLinear(target, point, 2, **how)
     if agent == LAPLACE:
-        return DrawnThompson(target, tp.On(last_layer, tp.Laplace(point)), 2, **how)
+        return DrawnThompson(target, tp.On(last_layer, tp.Laplace(point, tune=None)), 2, **how)
     methods = {
         ENSEMBLE: tp.Ensemble(point, settings.members),
         ANCHORED: tp.Ensemble(tp.Anchored(point), settings.members),

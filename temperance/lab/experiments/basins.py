@@ -190,7 +190,7 @@ def build(settings: BasinSettings, name: str, steps: int) -> tp.Inference[Any]:
         POINT: best,
         "SWAG": swag,
         "mean field": tp.Variational(tp.MeanField(), lr=settings.lr, **schedule),
-        "Laplace": tp.Laplace(best, tp.KFAC()),
+        "Laplace": tp.Laplace(best, tp.KFAC(), tune=None),
         "Ensemble": tp.Ensemble(best, settings.basins),
         "MultiSWAG": tp.Ensemble(swag, settings.basins),
         "cyclical SGHMC": tp.Collect(tp.Cyclical(sampler, cycle=max(1, steps // settings.cycles))),

@@ -195,7 +195,7 @@ def build(settings: EpistemicSettings, name: str, rows: int) -> tuple[tp.Inferen
         "MAP": best,
         "Ensemble": tp.Ensemble(best, settings.members),
         "anchored ensemble": tp.Ensemble(tp.Anchored(best), settings.members),
-        "Laplace": tp.Laplace(best, tp.KFAC()),
+        "Laplace": tp.Laplace(best, tp.KFAC(), tune=None),
     }
     return made[name], {"steps": settings.steps, "batch_size": rows}
 

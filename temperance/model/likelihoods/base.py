@@ -41,6 +41,10 @@ class Likelihood(Value, ABC):
         """The same with another ``given_noise``."""
         raise NotImplementedError(f"{type(self).__name__} has no noise of a given scale.")
 
+    def log_noise_names(self) -> tuple[str, ...]:
+        """Which of what is learned are logarithms of a noise scale: a number added to them widens the noise alone."""
+        return ()
+
     def outputs_for(self, targets: int) -> int:
         """How many outputs the network must have to predict so many classes, labels or numbers."""
         return targets

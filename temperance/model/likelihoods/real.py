@@ -173,6 +173,10 @@ class HomoscedasticLikelihood(RealLikelihood):
             return ()
         return (LearnedParameter(LOG_SCALE, (self.num_outputs,), initial=-1.0, prior_mean=0.0, prior_scale=1.0),)
 
+    def log_noise_names(self) -> tuple[str, ...]:
+        """The log of the noise scale, if it is not given."""
+        return () if self.scale is not None else (LOG_SCALE,)
+
     def location(self, outputs: Tensor) -> Tensor:
         """The outputs themselves."""
         return outputs

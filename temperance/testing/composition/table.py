@@ -44,8 +44,8 @@ WRAPPERS: dict[str, Wrapper] = {
     "Subspace, PCA": lambda m: tp.Subspace(m, _PCA, share=0.34, batch_size=10),
     "Anchored": lambda m: tp.Anchored(m),
     "SWAG": lambda m: tp.SWAG(m, rank=2, start=0.25, every=1),
-    "Laplace, Dense": lambda m: tp.Laplace(m, tp.Dense()),
-    "Laplace, KFAC": lambda m: tp.Laplace(m, tp.KFAC()),
+    "Laplace, Dense": lambda m: tp.Laplace(m, tp.Dense(), tune=None),
+    "Laplace, KFAC": lambda m: tp.Laplace(m, tp.KFAC(), tune=None),
     "FunctionalLaplace": lambda m: tp.FunctionalLaplace(m),
     "MCDropout": lambda m: tp.MCDropout(m),
     "Curve": lambda m: tp.Curve(m),
@@ -55,12 +55,12 @@ INNERS: dict[str, Inference[Any]] = {
     "MAP": _POINT,
     "MAP, L-BFGS": tp.MAP(lr=0.05, optimizer=torch.optim.LBFGS, optimizer_args={"max_iter": 4}),
     "Anchored": tp.Anchored(_POINT),
-    "Laplace, Dense": tp.Laplace(_POINT, tp.Dense()),
-    "Laplace, KFAC": tp.Laplace(_POINT, tp.KFAC()),
-    "Laplace, EKFAC": tp.Laplace(_POINT, tp.EKFAC()),
-    "Laplace, Diagonal": tp.Laplace(_POINT, tp.Diagonal()),
-    "Laplace, BlockDiagonal": tp.Laplace(_POINT, tp.BlockDiagonal()),
-    "Laplace, Lanczos": tp.Laplace(_POINT, tp.Lanczos(3)),
+    "Laplace, Dense": tp.Laplace(_POINT, tp.Dense(), tune=None),
+    "Laplace, KFAC": tp.Laplace(_POINT, tp.KFAC(), tune=None),
+    "Laplace, EKFAC": tp.Laplace(_POINT, tp.EKFAC(), tune=None),
+    "Laplace, Diagonal": tp.Laplace(_POINT, tp.Diagonal(), tune=None),
+    "Laplace, BlockDiagonal": tp.Laplace(_POINT, tp.BlockDiagonal(), tune=None),
+    "Laplace, Lanczos": tp.Laplace(_POINT, tp.Lanczos(3), tune=None),
     "Laplace, tuned": tp.Laplace(_POINT, tp.KFAC(), tune="layer"),
     "FunctionalLaplace": tp.FunctionalLaplace(_POINT),
     "MCDropout": tp.MCDropout(_POINT),
@@ -98,10 +98,10 @@ INNERS: dict[str, Inference[Any]] = {
     "Subspace": tp.Subspace(tp.Collect(_SGHMC), tp.RandomBasis(2, _POINT)),
     "Subspace, PCA": tp.Subspace(tp.Collect(_HMC), _PCA, batch_size=10),
     "Ensemble of MAP": tp.Ensemble(_POINT, 2),
-    "Ensemble of Laplace": tp.Ensemble(tp.Laplace(_POINT, tp.KFAC()), 2),
+    "Ensemble of Laplace": tp.Ensemble(tp.Laplace(_POINT, tp.KFAC(), tune=None), 2),
     "On of MAP": tp.On("0", _POINT),
     "On of SGHMC": tp.On("0", _SGHMC),
-    "On of Laplace": tp.On(tp.last_layer, tp.Laplace(_POINT, tp.Dense())),
+    "On of Laplace": tp.On(tp.last_layer, tp.Laplace(_POINT, tp.Dense(), tune=None)),
     "On of Collect": tp.On("0", tp.Collect(_SGHMC)),
 }
 
@@ -168,7 +168,7 @@ _CLASSES = {"classes": True}
 _LEARNED = {"learned_noise": True}
 _SCALES = {"learned_scales": True}
 _DROPOUT = {"dropout": True}
-_LAPLACE = tp.Laplace(_POINT, tp.KFAC())
+_LAPLACE = tp.Laplace(_POINT, tp.KFAC(), tune=None)
 _CYCLES = tp.Cyclical(_SGHMC, cycle=3)
 
 
@@ -236,7 +236,7 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Ensemble(Subspace(given basis))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Collect(_SGHMC), {}),
     "Subspace(given basis) of Ensemble(MAP)": (_given_basis, tp.Ensemble(_POINT, 3), {}),
     "Subspace(given basis) of Collect(SGHMC)": (_given_basis, tp.Collect(_SGHMC), _LEARNED),
-    "Subspace(given basis) of Laplace": (_given_basis, tp.Laplace(_POINT, tp.Dense()), {}),
+    "Subspace(given basis) of Laplace": (_given_basis, tp.Laplace(_POINT, tp.Dense(), tune=None), {}),
     "Subspace(curve) of Collect(SGHMC)": (
         lambda m: tp.Subspace(m, tp.CurveBasis(tp.Curve(_POINT))),
         tp.Collect(_SGHMC),
@@ -248,7 +248,7 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "On(Collect(Warmup(NUTS)))": (_last, tp.Collect(_WARM), {}),
     "On(On(MAP))": (lambda m: tp.On(("0", "2"), _on(m)), _POINT, {}),
     "On(FunctionalLaplace(MAP)), classes": (_last, tp.FunctionalLaplace(_POINT), _CLASSES),
-    "On(Laplace()), no base": (_last, tp.Laplace(curvature=tp.Dense()), {}),
+    "On(Laplace()), no base": (_last, tp.Laplace(curvature=tp.Dense(), tune=None), {}),
     "On(FunctionalLaplace()), no base": (_last, tp.FunctionalLaplace(), {}),
     "On(MCDropout(MAP)), classes": (_last, tp.MCDropout(_POINT), {**_CLASSES, **_DROPOUT}),
     "On(SVGD), classes": (_last, tp.SVGD(3, lr=0.05), _CLASSES),
@@ -267,27 +267,35 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Ensemble(IVON), learned noise": (_three, tp.IVON(lr=0.1, initial_hessian=0.2), _LEARNED),
     "On(largest magnitudes, Laplace(MAP))": (
         lambda m: tp.On(tp.LargestMagnitude(5), m),
-        tp.Laplace(_POINT, tp.Dense()),
+        tp.Laplace(_POINT, tp.Dense(), tune=None),
         {},
     ),
     "Ensemble(On(largest magnitudes, Laplace(MAP)))": (
         lambda m: tp.Ensemble(tp.On(tp.LargestMagnitude(5), m), 2),
-        tp.Laplace(_POINT, tp.Dense()),
+        tp.Laplace(_POINT, tp.Dense(), tune=None),
         {},
     ),
     "On(largest magnitudes, Ensemble(Laplace(MAP)))": (
         lambda m: tp.On(tp.LargestMagnitude(5), m),
-        tp.Ensemble(tp.Laplace(_POINT, tp.Dense()), 2),
+        tp.Ensemble(tp.Laplace(_POINT, tp.Dense(), tune=None), 2),
         {},
     ),
-    "Ensemble(Laplace(MAP, on=last_layer))": (_three, tp.Laplace(_POINT, tp.Dense(), on=tp.last_layer), {}),
+    "Ensemble(Laplace(MAP, on=last_layer))": (_three, tp.Laplace(_POINT, tp.Dense(), on=tp.last_layer, tune=None), {}),
     "Subspace(given basis) of Ensemble(Collect(SGHMC))": (_given_basis, tp.Ensemble(tp.Collect(_SGHMC), 2), {}),
-    "Subspace(given basis) of Ensemble(Laplace)": (_given_basis, tp.Ensemble(tp.Laplace(_POINT, tp.Dense()), 2), {}),
+    "Subspace(given basis) of Ensemble(Laplace)": (
+        _given_basis,
+        tp.Ensemble(tp.Laplace(_POINT, tp.Dense(), tune=None), 2),
+        {},
+    ),
     "Ensemble(Subspace(Variational))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Variational(lr=0.03), {}),
-    "Ensemble(Subspace(Laplace))": (lambda m: tp.Ensemble(_given_basis(m), 2), tp.Laplace(_POINT, tp.Dense()), {}),
-    "Laplace(Anchored(MAP))": (lambda m: tp.Laplace(tp.Anchored(m)), _POINT, {}),
-    "Ensemble(Laplace(Anchored(MAP)))": (lambda m: tp.Ensemble(tp.Laplace(m), 2), tp.Anchored(_POINT), {}),
-    "Laplace(On(MAP))": (lambda m: tp.Laplace(m), tp.On("0", _POINT), {}),
+    "Ensemble(Subspace(Laplace))": (
+        lambda m: tp.Ensemble(_given_basis(m), 2),
+        tp.Laplace(_POINT, tp.Dense(), tune=None),
+        {},
+    ),
+    "Laplace(Anchored(MAP))": (lambda m: tp.Laplace(tp.Anchored(m), tune=None), _POINT, {}),
+    "Ensemble(Laplace(Anchored(MAP)))": (lambda m: tp.Ensemble(tp.Laplace(m, tune=None), 2), tp.Anchored(_POINT), {}),
+    "Laplace(On(MAP))": (lambda m: tp.Laplace(m, tune=None), tp.On("0", _POINT), {}),
     "On(Collect(SGHMC)), learned scales": (_on, tp.Collect(_SGHMC), _SCALES),
     "Ensemble(Collect(SGHMC)), learned scales": (_three, tp.Collect(_SGHMC), _SCALES),
     "Ensemble(On(Collect(HMC))), learned scales": (lambda m: _three(_on(m)), tp.Collect(_HMC), _SCALES),

@@ -39,7 +39,7 @@ def ensemble() -> tp.Fitted:
 
 @pytest.fixture(scope="module")
 def laplace() -> tp.Fitted:
-    return tp.fit(target(), tp.Laplace(tp.MAP(lr=0.05), tp.Dense()), (TRAIN, TRAIN.sin().sum(1)), steps=40)
+    return tp.fit(target(), tp.Laplace(tp.MAP(lr=0.05), tp.Dense(), tune=None), (TRAIN, TRAIN.sin().sum(1)), steps=40)
 
 
 def members(fitted: tp.Fitted, x: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ def test_a_mixture_of_laplaces_keeps_draws_with_their_own_mode(laplace):
     first, second = (
         laplace.posterior,
         tp.fit(
-            target(), tp.Laplace(tp.MAP(lr=0.05), tp.Dense()), (TRAIN, -TRAIN.sin().sum(1)), steps=40, seed=5
+            target(), tp.Laplace(tp.MAP(lr=0.05), tp.Dense(), tune=None), (TRAIN, -TRAIN.sin().sum(1)), steps=40, seed=5
         ).posterior,
     )
     both = tp.Fitted(laplace.target, Mixture([first, second], (0.25, 0.75)), laplace.info)
@@ -173,7 +173,7 @@ def test_branin_beats_random_search():
     rng = torch.Generator().manual_seed(0)
     points = torch.rand(500 * 20, 2, generator=rng, dtype=torch.float64) * 15 + torch.tensor([-5.0, 0.0])
     by_chance = branin(points).view(500, 20).amin(1)
-    method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), tp.Dense())
+    method = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS), tp.Dense(), tune=None)
     found = optimise(
         branin,
         BOUNDS,

@@ -124,7 +124,7 @@ def laplace_classes() -> tp.Fitted:
 def laplace_last() -> tp.Fitted:
     """As many rows as a tracer is shown, as many features: it may not take one for the other."""
     x = rand(9, 7)
-    method = tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-2), curvature=tp.Diagonal()))
+    method = tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-2), curvature=tp.Diagonal(), tune=None))
     network = nn.Sequential(nn.Linear(7, 8), nn.Tanh(), nn.Linear(8, 2))
     return laplace(network, tp.HeteroscedasticNormal(), x, rand(9, 1), method)
 

@@ -168,7 +168,7 @@ def test_other_bad_tables() -> None:
     [
         ({"method": "ensembel"}, "Did you mean 'ensemble'"),
         ({"method": tp.MAP}, "`method` must be"),
-        ({"method": tp.Laplace()}, "trains nothing"),
+        ({"method": tp.Laplace(tune=None)}, "trains nothing"),
         ({"hidden": 50}, "`hidden` must be a sequence"),
         ({"hidden": (50, 0)}, "`hidden` must hold positive"),
         ({"hidden": (2.5,)}, "`hidden` must hold positive"),
@@ -199,7 +199,7 @@ def test_methods_that_stop_early_get_their_rows() -> None:
 
 
 def test_grid_search_over_methods_and_widths() -> None:
-    grid = {"method": ["map", tp.Laplace(tp.MAP(lr=5e-3))], "hidden": [(4,), ()]}
+    grid = {"method": ["map", tp.Laplace(tp.MAP(lr=5e-3), tune=None)], "hidden": [(4,), ()]}
     search = GridSearchCV(BayesianClassifier(**QUICK), grid, cv=2, scoring=BayesianClassifier.log_score)
     search.fit(X, NAMES)
     assert len(search.cv_results_["params"]) == 4
@@ -417,7 +417,7 @@ def test_several_labels_are_bernoulli(tmp_path: Path) -> None:
 
 
 def test_grid_search_over_names_expressions_and_methods() -> None:
-    methods = ["map", "Ensemble(MAP(lr=1e-2), 2)", tp.Laplace(tp.MAP(lr=5e-3))]
+    methods = ["map", "Ensemble(MAP(lr=1e-2), 2)", tp.Laplace(tp.MAP(lr=5e-3), tune=None)]
     search = GridSearchCV(BayesianRegressor(**QUICK), {"method": methods}, cv=2, n_jobs=1).fit(X, X[:, 0])
     assert search.best_params_["method"] in methods
     for method in methods:

@@ -13,7 +13,7 @@ import temperance as tp
 from temperance.apps.sklearn import BayesianClassifier, BayesianCounts, BayesianRegressor
 
 NEWTON: dict[str, Any] = {"tolerance_grad": 1e-14, "tolerance_change": 1e-16}
-EXACT = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS, optimizer_args=NEWTON), curvature=tp.Dense())
+EXACT = tp.Laplace(tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS, optimizer_args=NEWTON), curvature=tp.Dense(), tune=None)
 NOISE, PRIOR = 0.3, 0.7
 DRAWS = 600
 

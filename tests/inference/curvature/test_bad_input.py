@@ -30,7 +30,7 @@ def mlp() -> nn.Module:
 
 
 def laplace(target: tp.Target, data, curvature=None, **settings):
-    return tp.fit(target, tp.Laplace(curvature=curvature or tp.KFAC()), data, progress=False, **settings)
+    return tp.fit(target, tp.Laplace(curvature=curvature or tp.KFAC(), tune=None), data, progress=False, **settings)
 
 
 @pytest.mark.parametrize("curvature", [tp.KFAC(), tp.Dense(), tp.Diagonal(), tp.Lanczos(3)])
@@ -153,7 +153,9 @@ def test_dense_above_its_limit_names_the_memory():
         laplace(make(network), (x, y), tp.Dense(limit=11_010))
     with pytest.raises(ArgumentError, match=r"`limit`: layer '0' has 5,490 parameters.*0\.2 GiB"):
         laplace(make(network), (x, y), tp.BlockDiagonal(limit=5_489))
-    small = tp.fit(make(network), tp.Laplace(curvature=tp.Dense(limit=61), on=tp.last_layer), (x, y), progress=False)
+    small = tp.fit(
+        make(network), tp.Laplace(curvature=tp.Dense(limit=61), on=tp.last_layer, tune=None), (x, y), progress=False
+    )
     assert small.posterior.operator.rank == 61
 
 
@@ -171,7 +173,7 @@ def test_arguments_of_structures():
         (lambda: tp.Lanczos(0), "`rank`"),
         (lambda: tp.Diagonal(samples=0), "`samples`"),
         (lambda: tp.Dense(batch_size=0), "`batch_size`"),
-        (lambda: tp.Laplace(curvature="kfac"), "`curvature` must be a structure"),
+        (lambda: tp.Laplace(curvature="kfac", tune=None), "`curvature` must be a structure"),
     ):
         with pytest.raises(ArgumentError, match=message):
             wrong()

@@ -52,7 +52,7 @@ def small_classifier(seed=0):
 
 
 def test_linear_regression_is_exact():
-    fitted = tp.fit(linear_target(), tp.Laplace(NEWTON, tp.Dense()), polynomial(), steps=5)
+    fitted = tp.fit(linear_target(), tp.Laplace(NEWTON, tp.Dense(), tune=None), polynomial(), steps=5)
     posterior = fitted.posterior
     assert fitted.log_evidence() == pytest.approx(-108.7043827878, abs=1e-9)
     assert posterior.mean.tolist() == pytest.approx([0, 0.770490361, 0], abs=1e-6)
@@ -62,12 +62,12 @@ def test_linear_regression_is_exact():
 
 def test_structures_that_are_exact_on_one_linear_layer():
     for curvature in (tp.KFAC(), tp.EKFAC(), tp.BlockDiagonal(), tp.Dense(kind="hessian")):
-        fitted = tp.fit(linear_target(), tp.Laplace(NEWTON, curvature), polynomial(), steps=5)
+        fitted = tp.fit(linear_target(), tp.Laplace(NEWTON, curvature, tune=None), polynomial(), steps=5)
         assert fitted.log_evidence() == pytest.approx(-108.7043827878, abs=1e-8), curvature
 
 
 def test_diagonal_evidence_is_that_of_the_mean_field_bound():
-    fitted = tp.fit(linear_target(), tp.Laplace(NEWTON, tp.Diagonal()), polynomial(), steps=5)
+    fitted = tp.fit(linear_target(), tp.Laplace(NEWTON, tp.Diagonal(), tune=None), polynomial(), steps=5)
     variances = fitted.posterior.covariance().diagonal().tolist()
     assert variances == pytest.approx([0.000999001, 0.0024485354, 0.0033813296], rel=1e-6)
     assert fitted.log_evidence() == pytest.approx(-109.1156408064, abs=1e-8)
@@ -82,7 +82,7 @@ def test_hyperparameters_of_largest_evidence(every):
     assert fitted.target.likelihood.scale**-2 == pytest.approx(3.169823, rel=1e-5)
     assert fitted.log_evidence() == pytest.approx(-10.01564479, abs=1e-7)
     if every:  # training went on under the chosen prior, so the mean is that of the chosen model
-        again = tp.fit(fitted.target, tp.Laplace(NEWTON, tp.Dense()), polynomial(), steps=20)
+        again = tp.fit(fitted.target, tp.Laplace(NEWTON, tp.Dense(), tune=None), polynomial(), steps=20)
         assert torch.allclose(again.posterior.mean, fitted.posterior.mean, atol=1e-6)
         assert again.log_evidence() == pytest.approx(fitted.log_evidence(), abs=1e-6)
 
@@ -91,7 +91,7 @@ def test_evidence_gradient_is_that_of_finite_differences():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(tp.FanIn()))
     for curvature in (tp.Dense(), tp.KFAC(), tp.Diagonal(), tp.Lanczos(5), tp.BlockDiagonal()):
-        fitted = tp.fit(target, tp.Laplace(NEWTON, curvature), data, steps=10)
+        fitted = tp.fit(target, tp.Laplace(NEWTON, curvature, tune=None), data, steps=10)
         group, count = groups_of(Engine(target), tp.Tune("layer"))
         evidence = Evidence(fitted.posterior, group)
         at = torch.tensor([0.3, -0.2], dtype=F64, requires_grad=True)
@@ -109,9 +109,9 @@ def test_evidence_gradient_is_that_of_finite_differences():
 def test_evidence_gradient_by_name():
     """On a linear model it is the slope of the evidence of refitted models, and zero at the chosen hyperparameters."""
 
-    def fitted(log_alpha=0.0, log_noise=0.0, **options):
+    def fitted(log_alpha=0.0, log_noise=0.0, tune=None):
         target = linear_target(0.1 * math.exp(log_noise), math.exp(-0.5 * log_alpha))
-        return tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), **options), polynomial(), steps=5)
+        return tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=tune), polynomial(), steps=5)
 
     slopes = fitted().evidence_gradient("scalar", noise=True)
     step = 1e-3
@@ -122,7 +122,7 @@ def test_evidence_gradient_by_name():
     assert max(abs(value) for value in chosen.values()) < 1e-3
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    by_layer = tp.fit(target, tp.Laplace(NEWTON), data, steps=5).evidence_gradient()
+    by_layer = tp.fit(target, tp.Laplace(NEWTON, tune=None), data, steps=5).evidence_gradient()
     assert list(by_layer) == ["0", "2"]
     with pytest.raises(ArgumentError, match="does not estimate"):
         tp.fit(target, tp.MAP(), data, steps=1).evidence_gradient()
@@ -140,9 +140,9 @@ def test_tuned_evidence_is_that_of_the_tuned_target():
         (tp.Lanczos(4), "layer"),
     ):
         tuned = tp.fit(target, tp.Laplace(NEWTON, curvature, tune=tune), data, steps=10)
-        plain = tp.fit(target, tp.Laplace(NEWTON, curvature), data, steps=10)
+        plain = tp.fit(target, tp.Laplace(NEWTON, curvature, tune=None), data, steps=10)
         assert tuned.log_evidence() > plain.log_evidence()
-        fresh = tp.fit(tuned.target, tp.Laplace(curvature=curvature), data, start=tuned.posterior.mean)
+        fresh = tp.fit(tuned.target, tp.Laplace(curvature=curvature, tune=None), data, start=tuned.posterior.mean)
         if not isinstance(curvature, tp.Lanczos):  # whose directions are those of the prior it was made with
             assert torch.allclose(fresh.posterior.covariance(), tuned.posterior.covariance(), rtol=1e-6, atol=1e-10)
             assert fresh.log_evidence(tolerance=math.inf) == pytest.approx(tuned.log_evidence(), abs=1e-5)
@@ -158,7 +158,7 @@ def test_evidence_prefers_the_architecture_that_made_the_data():
 
     def evidence(net, y):
         target = tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
-        return tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), (x, y), steps=60).log_evidence()
+        return tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), (x, y), steps=60).log_evidence()
 
     assert evidence(curved, torch.sin(2 * x) + noise) > evidence(straight, torch.sin(2 * x) + noise) + 100
     assert evidence(straight, 0.7 * x + noise) > evidence(curved, 0.7 * x + noise) + 2
@@ -167,11 +167,11 @@ def test_evidence_prefers_the_architecture_that_made_the_data():
 def test_evidence_is_refused_away_from_a_mode_and_when_tempered():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    untrained = tp.fit(target, tp.Laplace(curvature=tp.Dense()), data)
+    untrained = tp.fit(target, tp.Laplace(curvature=tp.Dense(), tune=None), data)
     with pytest.raises(NumericalError, match="a Newton step would still gain"):
         untrained.log_evidence()
     assert math.isfinite(untrained.log_evidence(tolerance=math.inf))
-    cold = tp.fit(target.with_temperature(0.5), tp.Laplace(NEWTON, tp.Dense()), data, steps=10)
+    cold = tp.fit(target.with_temperature(0.5), tp.Laplace(NEWTON, tp.Dense(), tune=None), data, steps=10)
     with pytest.raises(ArgumentError, match="temperature 1"):
         cold.log_evidence()
     with pytest.raises(ArgumentError, match="does not estimate the evidence"):
@@ -205,7 +205,7 @@ def test_online_evidence_learns_a_prior_and_noise_for_a_network():
     method = tp.Laplace(tp.MAP(lr=1e-2), tp.Dense(), tune=tp.Tune("layer", noise=True, every=100, burn=300))
     fitted = tp.fit(target, method, (x, y), epochs=1500, batch_size=80)
     assert fitted.target.likelihood.scale == pytest.approx(0.2, rel=0.25)
-    plain = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.Dense()), (x, y), epochs=1500, batch_size=80)
+    plain = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.Dense(), tune=None), (x, y), epochs=1500, batch_size=80)
     assert fitted.log_evidence(math.inf) > plain.log_evidence(math.inf) + 20
 
 
@@ -215,8 +215,8 @@ def test_online_evidence_learns_a_prior_and_noise_for_a_network():
 def test_on_trains_everything_and_spreads_only_the_part():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    whole = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), data, steps=10)
-    part = tp.fit(target, tp.On(tp.last_layer, tp.Laplace(NEWTON, tp.Dense())), data, steps=10)
+    whole = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), data, steps=10)
+    part = tp.fit(target, tp.On(tp.last_layer, tp.Laplace(NEWTON, tp.Dense(), tune=None)), data, steps=10)
     assert torch.equal(whole.posterior.mean, part.posterior.mean)
     last = slice(24, 45)
     precision = torch.linalg.inv(whole.posterior.covariance())
@@ -233,24 +233,32 @@ def test_on_trains_everything_and_spreads_only_the_part():
 def test_subnetworks():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    full = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), data, steps=10).posterior
-    everything = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), on=tp.LargestVariance(45)), data, steps=10).posterior
+    full = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), data, steps=10).posterior
+    everything = tp.fit(
+        target, tp.Laplace(NEWTON, tp.Dense(), on=tp.LargestVariance(45), tune=None), data, steps=10
+    ).posterior
     assert torch.allclose(everything.covariance(), full.covariance(), atol=1e-9)
-    diagonal = tp.fit(target, tp.Laplace(NEWTON, tp.Diagonal()), data, steps=10).posterior.operator.diagonal()
-    picked = tp.fit(target, tp.On(tp.LargestVariance(7), tp.Laplace(NEWTON, tp.Dense())), data, steps=10).posterior
+    diagonal = tp.fit(
+        target, tp.Laplace(NEWTON, tp.Diagonal(), tune=None), data, steps=10
+    ).posterior.operator.diagonal()
+    picked = tp.fit(
+        target, tp.On(tp.LargestVariance(7), tp.Laplace(NEWTON, tp.Dense(), tune=None)), data, steps=10
+    ).posterior
     random = picked.operator.diagonal() > 0
     assert int(random.sum()) == 7
     assert float(diagonal[random].min()) >= float(diagonal[~random].max())
-    large = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), on=tp.LargestMagnitude(5)), data, steps=10).posterior
+    large = tp.fit(
+        target, tp.Laplace(NEWTON, tp.Dense(), on=tp.LargestMagnitude(5), tune=None), data, steps=10
+    ).posterior
     random = large.operator.diagonal() > 0
     assert float(full.mean.abs()[random].min()) >= float(full.mean.abs()[~random].max())
     precision = torch.linalg.inv(full.covariance())[random][:, random]
     found = large.covariance()[random][:, random]
     assert torch.allclose(found, torch.linalg.inv(precision), rtol=1e-6, atol=1e-9)
     with pytest.raises(ArgumentError, match="single weights"):
-        tp.fit(target, tp.Laplace(curvature=tp.KFAC(), on=tp.LargestMagnitude(5)), data)
+        tp.fit(target, tp.Laplace(curvature=tp.KFAC(), on=tp.LargestMagnitude(5), tune=None), data)
     with pytest.raises(ArgumentError, match="at most the network's 45"):
-        tp.fit(target, tp.Laplace(curvature=tp.Dense(), on=tp.LargestMagnitude(50)), data)
+        tp.fit(target, tp.Laplace(curvature=tp.Dense(), on=tp.LargestMagnitude(50), tune=None), data)
 
 
 def test_on_equals_a_target_with_that_subset():
@@ -276,7 +284,7 @@ def test_what_on_refuses():
     with pytest.raises(ArgumentError, match=r"single weights.*for the Laplace family only"):
         tp.On(tp.LargestMagnitude(3), tp.SGHMC(lr=1e-3))
     with pytest.raises(ArgumentError, match="its own `on`"):
-        tp.On("0", tp.Laplace(on="2"))
+        tp.On("0", tp.Laplace(on="2", tune=None))
     net, data = small_classifier()
     with pytest.raises(ArgumentError, match="nothing matches"):
         tp.fit(tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0)), tp.On("head", tp.MAP()), data, steps=1)
@@ -290,7 +298,7 @@ def test_a_posterior_as_prior_equals_all_data_at_once(curvature):
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 3, generator=rng, dtype=F64), torch.randn(30, 2, generator=rng, dtype=F64)
     target = tp.Target(nn.Linear(3, 2, dtype=F64), tp.Normal(scale=0.5), tp.GaussianPrior(tp.FanIn(bias=2.0)))
-    method = tp.Laplace(NEWTON, curvature)
+    method = tp.Laplace(NEWTON, curvature, tune=None)
     whole = tp.fit(target, method, (x, y), steps=10)
     first = tp.fit(target, method, (x[:12], y[:12]), steps=10)
     then = tp.fit(target.with_prior(first.posterior.as_prior()), method, (x[12:], y[12:]), steps=10)
@@ -308,7 +316,7 @@ def test_a_posterior_as_prior_covers_a_learned_noise_and_can_be_saved(tmp_path):
     x, y = torch.randn(60, 3, generator=rng, dtype=F64), torch.randn(60, 1, generator=rng, dtype=F64)
     net = nn.Linear(3, 1, dtype=F64)
     target = tp.Target(net, tp.Normal(), tp.GaussianPrior(1.0))
-    method = tp.Laplace(NEWTON, tp.Dense())
+    method = tp.Laplace(NEWTON, tp.Dense(), tune=None)
     first = tp.fit(target, method, (x[:40], y[:40]), steps=30)
     then = tp.fit(target.with_prior(first.posterior.as_prior()), method, (x[40:], y[40:]), steps=30)
     wider, narrower = first.posterior.covariance().diagonal(), then.posterior.covariance().diagonal()
@@ -340,15 +348,15 @@ def test_a_posterior_as_prior_has_the_noise_and_the_prior_that_were_chosen(curva
 def test_what_a_posterior_as_prior_refuses():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    dense = tp.fit(target, tp.Laplace(NEWTON, tp.Dense()), data, steps=5)
+    dense = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), data, steps=5)
     with pytest.raises(ArgumentError, match=r"same structure|same curvature"):
-        tp.fit(target.with_prior(dense.posterior.as_prior()), tp.Laplace(curvature=tp.KFAC()), data)
-    last = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), on=tp.last_layer), data, steps=5)
+        tp.fit(target.with_prior(dense.posterior.as_prior()), tp.Laplace(curvature=tp.KFAC(), tune=None), data)
+    last = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), on=tp.last_layer, tune=None), data, steps=5)
     with pytest.raises(ArgumentError, match="only 21 of 45"):
         last.posterior.as_prior()
-    corrected = tp.fit(target, tp.Laplace(NEWTON, tp.EKFAC()), data, steps=5)
+    corrected = tp.fit(target, tp.Laplace(NEWTON, tp.EKFAC(), tune=None), data, steps=5)
     with pytest.raises(ArgumentError, match="EKFAC"):
-        tp.fit(target.with_prior(corrected.posterior.as_prior()), tp.Laplace(curvature=tp.EKFAC()), data)
+        tp.fit(target.with_prior(corrected.posterior.as_prior()), tp.Laplace(curvature=tp.EKFAC(), tune=None), data)
 
 
 # ---------------------------------------------------------------------- post hoc, and runs
@@ -358,15 +366,15 @@ def test_post_hoc_equals_after_training():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
     trained = tp.fit(target, tp.MAP(lr=1e-2), data, steps=50)
-    post_hoc = tp.fit(target, tp.Laplace(curvature=tp.KFAC()), data, start=trained.network())
-    at_once = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.KFAC()), data, steps=50)
+    post_hoc = tp.fit(target, tp.Laplace(curvature=tp.KFAC(), tune=None), data, start=trained.network())
+    at_once = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), tp.KFAC(), tune=None), data, steps=50)
     assert torch.equal(post_hoc.posterior.mean, at_once.posterior.mean)
     assert torch.equal(post_hoc.posterior.covariance(), at_once.posterior.covariance())
     assert post_hoc.info.steps == 0
-    own = tp.fit(tp.Target(trained.network(), tp.Categorical(), tp.GaussianPrior(1.0)), tp.Laplace(), data)
+    own = tp.fit(tp.Target(trained.network(), tp.Categorical(), tp.GaussianPrior(1.0)), tp.Laplace(tune=None), data)
     assert torch.equal(own.posterior.mean, post_hoc.posterior.mean)
     with pytest.raises(ArgumentError, match="trains nothing"):
-        tp.fit(target, tp.Laplace(), data, epochs=3)
+        tp.fit(target, tp.Laplace(tune=None), data, epochs=3)
 
 
 def test_dropout_is_off_for_the_curvature_whatever_mode_the_network_is_in():
@@ -377,7 +385,7 @@ def test_dropout_is_off_for_the_curvature_whatever_mode_the_network_is_in():
     for training in (True, False):
         net.train(training)
         target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-        found.append(tp.fit(target, tp.Laplace(), data, start=net).posterior.covariance())
+        found.append(tp.fit(target, tp.Laplace(tune=None), data, start=net).posterior.covariance())
     assert torch.equal(found[0], found[1])
 
 
@@ -403,7 +411,7 @@ def test_saved_moved_and_resumed(tmp_path):
 def test_killed_in_the_curvature_pass_the_training_is_kept(tmp_path, monkeypatch):
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    method = tp.Laplace(tp.MAP(lr=1e-2), tp.KFAC())
+    method = tp.Laplace(tp.MAP(lr=1e-2), tp.KFAC(), tune=None)
     whole = tp.fit(target, method, data, epochs=4, batch_size=9)
 
     def die(*_, **__):
@@ -425,8 +433,8 @@ def test_killed_in_the_curvature_pass_the_training_is_kept(tmp_path, monkeypatch
 def test_ensemble_members_are_those_of_single_runs():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    one_by_one = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2)), 3, batched=False), data, steps=30)
-    batched = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2)), 3, batched=True), data, steps=30)
+    one_by_one = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2), tune=None), 3, batched=False), data, steps=30)
+    batched = tp.fit(target, tp.Ensemble(tp.Laplace(tp.MAP(lr=1e-2), tune=None), 3, batched=True), data, steps=30)
     for a, b in zip(one_by_one.posterior.components, batched.posterior.components, strict=True):
         assert torch.allclose(a.covariance(), b.covariance(), rtol=1e-6, atol=1e-9)
     x = data.x[:6]
@@ -443,15 +451,15 @@ def test_bad_input():
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
     with pytest.raises(ArgumentError, match="`curvature`"):
-        tp.Laplace(curvature="kron")
+        tp.Laplace(curvature="kron", tune=None)
     with pytest.raises(ArgumentError, match="`base`"):
-        tp.Laplace("MAP")
+        tp.Laplace("MAP", tune=None)
     with pytest.raises(ArgumentError, match="is put around a point"):
-        tp.Laplace(tp.Ensemble(tp.MAP(), 2))
+        tp.Laplace(tp.Ensemble(tp.MAP(), 2), tune=None)
     with pytest.raises(ArgumentError, match="`on` must name"):
-        tp.Laplace(on=3)
+        tp.Laplace(on=3, tune=None)
     with pytest.raises(ArgumentError, match="one setting of θ"):
-        tp.fit(target, tp.Laplace(), data, start=torch.zeros(2, 45, dtype=F64))
+        tp.fit(target, tp.Laplace(tune=None), data, start=torch.zeros(2, 45, dtype=F64))
 
     class Noisy(nn.Module):
         def __init__(self):
@@ -462,7 +470,7 @@ def test_bad_input():
             return nn.functional.dropout(self.layer(x), 0.5)
 
     with pytest.raises(NetworkError, match="deterministic"):
-        tp.fit(tp.Target(Noisy(), tp.Categorical(), tp.GaussianPrior(1.0)), tp.Laplace(), data)
+        tp.fit(tp.Target(Noisy(), tp.Categorical(), tp.GaussianPrior(1.0)), tp.Laplace(tune=None), data)
 
     class Moving(torch.utils.data.Dataset):
         def __len__(self):
@@ -472,7 +480,7 @@ def test_bad_input():
             return torch.rand(3, dtype=F64, generator=RNG), k % 3
 
     with pytest.raises(DataError, match="same rows every time"):
-        tp.fit(target, tp.Laplace(), Moving())
+        tp.fit(target, tp.Laplace(tune=None), Moving())
 
 
 RNG = torch.Generator().manual_seed(0)
@@ -482,17 +490,19 @@ def test_indefinite_hessian_is_an_error_and_not_repaired():
     net, data = small_classifier(seed=4)
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(3.0))
     with pytest.raises(NumericalError, match="positive definite"):
-        tp.fit(target, tp.Laplace(curvature=tp.Dense(kind="hessian")), data, start=2 * torch.ones(45, dtype=F64))
+        tp.fit(
+            target, tp.Laplace(curvature=tp.Dense(kind="hessian"), tune=None), data, start=2 * torch.ones(45, dtype=F64)
+        )
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (tp.Laplace(tp.MAP(), on="heed"), "`on` must name"),
-        (tp.Laplace(tp.MAP(), tp.Dense(limit=10)), "`limit`"),
-        (tp.Laplace(tp.MAP(), tp.KFAC(), on=tp.LargestVariance(3)), "single weights"),
-        (tp.Laplace(tp.MAP(), tp.Dense(), on=tp.LargestMagnitude(99)), "`size` must be at most"),
-        (tp.Laplace(tp.MAP(), tp.Lanczos(45)), "`rank` must be below"),
+        (tp.Laplace(tp.MAP(), on="heed", tune=None), "`on` must name"),
+        (tp.Laplace(tp.MAP(), tp.Dense(limit=10), tune=None), "`limit`"),
+        (tp.Laplace(tp.MAP(), tp.KFAC(), on=tp.LargestVariance(3), tune=None), "single weights"),
+        (tp.Laplace(tp.MAP(), tp.Dense(), on=tp.LargestMagnitude(99), tune=None), "`size` must be at most"),
+        (tp.Laplace(tp.MAP(), tp.Lanczos(45), tune=None), "`rank` must be below"),
         (tp.Laplace(tp.MAP(), tp.KFAC(), tune="parameter"), '"parameter" needs'),
         (tp.Laplace(tp.MAP(), tune=tp.Tune("layer", noise=True)), "`noise` can be chosen"),
     ],
@@ -509,7 +519,7 @@ def test_priors_and_temperatures_that_must_fail_fail_before_training(monkeypatch
     monkeypatch.setattr(tp.MAP, "step", lambda *_: pytest.fail("it trained first"))
     kinked = tp.Target(net, tp.Categorical(), tp.LaplacePrior(1.0))
     with pytest.raises(ArgumentError, match="must be smooth"):
-        tp.fit(kinked, tp.Laplace(tp.MAP()), data, steps=5)
+        tp.fit(kinked, tp.Laplace(tp.MAP(), tune=None), data, steps=5)
     cold = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0), temperature=0.5)
     with pytest.raises(ArgumentError, match="`tune`: the evidence is defined at temperature 1"):
         tp.fit(cold, tp.Laplace(tp.MAP(), tune="layer"), data, steps=5)
@@ -547,9 +557,9 @@ def test_one_row_in_single_precision_with_a_precision_for_each_parameter():
 @pytest.mark.parametrize(
     "method",
     [
-        tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=0.1))),
-        tp.Laplace(tp.MAP(lr=0.1), tp.Dense()),
-        tp.Laplace(tp.MAP(lr=0.1), tp.EKFAC()),
+        tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=0.1), tune=None)),
+        tp.Laplace(tp.MAP(lr=0.1), tp.Dense(), tune=None),
+        tp.Laplace(tp.MAP(lr=0.1), tp.EKFAC(), tune=None),
         tp.FunctionalLaplace(tp.MAP(lr=0.1)),
     ],
     ids=["another part", "Dense", "EKFAC", "FunctionalLaplace"],
@@ -557,7 +567,7 @@ def test_one_row_in_single_precision_with_a_precision_for_each_parameter():
 def test_an_earlier_posterior_of_another_form_is_refused_before_anything_is_trained(method, monkeypatch):
     net, data = small_classifier()
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
-    first = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1)), data, steps=2, progress=False)
+    first = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1), tune=None), data, steps=2, progress=False)
     later = first.target.with_prior(first.posterior.as_prior())
     steps = []
     monkeypatch.setattr(tp.MAP, "step", lambda *_: steps.append(1))

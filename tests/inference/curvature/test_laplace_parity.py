@@ -36,7 +36,7 @@ def fitted(problem, structure, subset):
     net.load_state_dict(weights)
     likelihood = tp.Categorical() if problem == "iris" else tp.Normal(scale=0.3)
     target = tp.Target(net, likelihood, tp.GaussianPrior(1.0))
-    method = tp.Laplace(curvature=CURVATURE[structure], on=tp.last_layer if subset == "last_layer" else None)
+    method = tp.Laplace(curvature=CURVATURE[structure], on=tp.last_layer if subset == "last_layer" else None, tune=None)
     return tp.fit(target, method, (data["x"], data["y"]), start=net), data
 
 

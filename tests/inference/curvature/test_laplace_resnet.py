@@ -33,7 +33,7 @@ def test_post_hoc_on_a_trained_network_with_batch_norm(images, on):
     before = {name: value.clone() for name, value in net.state_dict().items()}
     target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(0.1))
     curvature = tp.Dense() if on is not None else tp.KFAC(kind="monte-carlo", batch_size=100)
-    fitted = tp.fit(target, tp.Laplace(curvature=curvature, on=on), (x[:200], y[:200]), start=net)
+    fitted = tp.fit(target, tp.Laplace(curvature=curvature, on=on, tune=None), (x[:200], y[:200]), start=net)
     predictive = fitted.predict(x[200:], by="probit")
     with torch.no_grad():
         plain = net.eval()(x[200:]).softmax(-1)

@@ -277,7 +277,7 @@ def test_learned_noise_goes_into_the_next_prior(regressor):
     first = fit(target, tp.Dense(), x1, y1, regressor)
     theta = first.mean
     later = target.with_prior(first.as_prior())
-    second = tp.fit(later, tp.Laplace(curvature=tp.Dense()), (x2, y2), start=theta, progress=False).posterior
+    second = tp.fit(later, tp.Laplace(curvature=tp.Dense(), tune=None), (x2, y2), start=theta, progress=False).posterior
     noise = float(theta[-1].exp())
     total = torch.zeros(27, 27, dtype=torch.float64)
     for x, y in ((x1, y1), (x2, y2)):

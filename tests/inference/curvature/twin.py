@@ -254,7 +254,7 @@ def separable_scales(network: nn.Module, seed: int = 0) -> Tensor:
 
 def fit(target: tp.Target, curvature, x, y: Tensor, network: nn.Module, on=None) -> tp.posteriors.LaplacePosterior:
     """The public way in: one pass over the data around ``network``."""
-    method = tp.Laplace(curvature=curvature, on=on)
+    method = tp.Laplace(curvature=curvature, on=on, tune=None)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*learns its noise")  # it is that of the residuals, wherever they come from
         return tp.fit(target, method, (x, y), start=network, progress=False).posterior

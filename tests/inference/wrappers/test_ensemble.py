@@ -68,8 +68,8 @@ def test_members_that_train_nothing_must_be_given_apart():
     rows = torch.stack([target.fresh_theta(seed) for seed in range(3)])
     for start in (None, rows[0], rows[:1]):
         with pytest.raises(ArgumentError, match="nothing is trained"):
-            tp.fit(target, tp.Ensemble(tp.Laplace(), 3), DATA, start=start, progress=False)
-    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(), 3), DATA, start=rows, progress=False)
+            tp.fit(target, tp.Ensemble(tp.Laplace(tune=None), 3), DATA, start=start, progress=False)
+    fitted = tp.fit(target, tp.Ensemble(tp.Laplace(tune=None), 3), DATA, start=rows, progress=False)
     assert torch.equal(torch.stack([part.mean for part in fitted.posterior.components]), rows)
 
 

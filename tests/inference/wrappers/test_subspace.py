@@ -66,7 +66,7 @@ def effective(rows):
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 def test_laplace_in_a_full_basis_is_the_posterior(name, temperature):
     problem = linear_gaussian()
-    method = Subspace(tp.Laplace(NEWTON, tp.Dense()), GivenBasis(FULL[name]))
+    method = Subspace(tp.Laplace(NEWTON, tp.Dense(), tune=None), GivenBasis(FULL[name]))
     target = problem.target.with_temperature(temperature)
     fitted = tp.fit(target, method, problem.data, steps=20, batch_size=40, progress=False)
     assert isinstance(fitted.posterior, Affine)
@@ -123,7 +123,7 @@ def test_what_the_likelihood_learns_stays_beside_z():
         target = tp.Target(problem.target.network, tp.Normal(), problem.target.prior)
         return tp.fit(target, method, problem.data, steps=60, batch_size=40, progress=False).posterior
 
-    laplace = tp.Laplace(NEWTON, tp.Dense())
+    laplace = tp.Laplace(NEWTON, tp.Dense(), tune=None)
     whole, inside = gaussian(laplace), gaussian(Subspace(laplace, GivenBasis(skewed())))
     assert inside.size == whole.size == 17
     assert torch.allclose(inside.mean, whole.mean, atol=1e-4)
@@ -133,7 +133,7 @@ def test_what_the_likelihood_learns_stays_beside_z():
 def test_an_earlier_posterior_as_the_prior():
     """Its correlations are seen from the subspace too."""
     problem = linear_gaussian()
-    laplace = tp.Laplace(NEWTON, tp.Dense())
+    laplace = tp.Laplace(NEWTON, tp.Dense(), tune=None)
     options = {"steps": 20, "batch_size": 40, "progress": False}
     first = tp.fit(problem.target, laplace, problem.data, **options)
     again = problem.target.with_prior(first.posterior.as_prior())
@@ -161,7 +161,7 @@ def test_subspace_of_linear_regression_has_a_closed_form(rank):
         method = Subspace(method, GivenBasis(basis, centre))
         return tp.fit(problem.target, method, problem.data, batch_size=40, progress=False, **options).posterior
 
-    laplace = run(tp.Laplace(NEWTON, tp.Dense()), steps=10)
+    laplace = run(tp.Laplace(NEWTON, tp.Dense(), tune=None), steps=10)
     assert torch.allclose(laplace.mean, mean, atol=1e-5)
     assert torch.allclose(laplace.covariance(), covariance, atol=1e-12)
     drawn = run(tp.Collect(tp.GGMC(lr=0.03, momentum=0.9, length=3), burn=0.1, every=1), steps=600).theta
@@ -224,7 +224,7 @@ def test_other_restricted_priors_have_no_draws():
     _, state, _ = inner_target(PRIORS["Laplace"], lambda size: skewed(size, 3))
     with pytest.raises(ArgumentError, match="Gaussian"):
         state.engine.target.sample_prior(2, generator(0, "draws"))
-    method = Subspace(tp.Laplace(FAST, tp.Dense()), RandomBasis(3, FAST))
+    method = Subspace(tp.Laplace(FAST, tp.Dense(), tune=None), RandomBasis(3, FAST))
     with pytest.raises(ArgumentError, match="must be Gaussian"):
         tp.fit(iris_target(tp.StudentTPrior(df=4, scale=1.0)), method, tp.data.load("iris")[0], steps=4)
 
@@ -263,7 +263,7 @@ def test_frozen_parts_stay():
     found = []
     for wrap in (lambda m: m, lambda m: Subspace(m, GivenBasis(orthonormal(18, 18, generator(0, "b"))))):
         target = iris_target(tp.GaussianPrior(1.0), network, subset=tp.last_layer, freeze_batch_norm=True)
-        found.append(tp.fit(target, wrap(tp.Laplace(NEWTON, tp.Dense())), train, **options))
+        found.append(tp.fit(target, wrap(tp.Laplace(NEWTON, tp.Dense(), tune=None)), train, **options))
     assert torch.allclose(found[0].posterior.mean, found[1].posterior.mean, atol=1e-4)
     assert torch.allclose(found[0].posterior.covariance(), found[1].posterior.covariance(), atol=1e-3)
 
@@ -409,11 +409,11 @@ def test_chains_in_one_subspace_are_seen_by_diagnostics():
 
 def test_laplace_without_training_leaves_the_run_to_the_basis():
     train, test = tp.data.load("iris")
-    method = Subspace(tp.Laplace(curvature=tp.Dense()), PCA(3, WALK))
+    method = Subspace(tp.Laplace(curvature=tp.Dense(), tune=None), PCA(3, WALK))
     fitted = tp.fit(iris_target(), method, train, steps=20, batch_size=30, progress=False)
     assert torch.equal(fitted.posterior.inner.mean, torch.zeros(3))
     assert method.facts().default_steps is None
-    given = Subspace(tp.Laplace(curvature=tp.Dense()), RandomBasis(2))
+    given = Subspace(tp.Laplace(curvature=tp.Dense(), tune=None), RandomBasis(2))
     assert given.facts().default_steps == 0
     assert tp.fit(iris_target(), given, train, progress=False).predict(test.x).probs.shape == (30, 3)
 
@@ -443,7 +443,7 @@ RESUMED = {
     "mean field": Subspace(tp.Variational(lr=0.05), PCA(2, WALK)),
     "all data": Subspace(tp.Collect(tp.GGMC(lr=1e-3), burn=1, every=1), CurveBasis(Curve(FAST)), batch_size=30),
     "chains": Subspace(tp.Ensemble(tp.Collect(tp.SGHMC(lr=1e-3), burn=1, every=1), 2), PCA(2, WALK)),
-    "Laplace": Subspace(tp.Laplace(FAST, tp.Dense()), PCA(2, WALK)),
+    "Laplace": Subspace(tp.Laplace(FAST, tp.Dense(), tune=None), PCA(2, WALK)),
     "IVON": Subspace(tp.IVON(), RandomBasis(3, FAST)),
     "nothing to train": Subspace(tp.Variational(lr=0.05), RandomBasis(3)),
 }
@@ -529,8 +529,8 @@ EYE = torch.eye(67)
         (lambda: Subspace(tp.On(tp.last_layer, tp.MAP()), RandomBasis(2)), "On"),
         (lambda: Subspace(tp.MCDropout(tp.MAP()), RandomBasis(2)), "MCDropout"),
         (lambda: Subspace(Subspace(tp.MAP(), RandomBasis(2)), RandomBasis(2)), "Subspace"),
-        (lambda: Subspace(tp.Laplace(tp.MAP()), RandomBasis(2)), "Dense"),
-        (lambda: Subspace(tp.Ensemble(tp.Laplace(tp.MAP()), 2), RandomBasis(2)), "Dense"),
+        (lambda: Subspace(tp.Laplace(tp.MAP(), tune=None), RandomBasis(2)), "Dense"),
+        (lambda: Subspace(tp.Ensemble(tp.Laplace(tp.MAP(), tune=None), 2), RandomBasis(2)), "Dense"),
         (lambda: Subspace(tp.Laplace(tp.MAP(), tp.Dense(), tune="scalar"), RandomBasis(2)), "tune"),
         (lambda: PCA(0), "`rank`"),
         (lambda: PCA(5, tp.SWAG(rank=4)), "`rank`"),
@@ -564,7 +564,7 @@ def test_bad_settings(make, message):
         (Subspace(FAST, PCA(4, WALK)), 8, "collect 4"),
         (Subspace(FAST, RandomBasis(2, FAST)), 1, "at least 2"),
         (Subspace(tp.Collect(tp.SGHMC(lr=0.1), burn=5, every=1), RandomBasis(2, FAST)), 10, "`burn`"),
-        (Subspace(tp.Laplace(curvature=tp.Dense()), RandomBasis(2)), 5, "trains nothing"),
+        (Subspace(tp.Laplace(curvature=tp.Dense(), tune=None), RandomBasis(2)), 5, "trains nothing"),
     ],
 )
 def test_bad_runs(method, steps, message):

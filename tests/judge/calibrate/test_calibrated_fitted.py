@@ -47,7 +47,7 @@ def parts():
 @pytest.fixture(scope="module")
 def laplace(parts) -> tp.Fitted:
     target = tp.Target(make_network(), tp.Categorical(), tp.GaussianPrior(1.0))
-    return tp.fit(target, tp.Laplace(tp.MAP(lr=0.02)), parts.train, epochs=30, seed=0, progress=False)
+    return tp.fit(target, tp.Laplace(tp.MAP(lr=0.02), tune=None), parts.train, epochs=30, seed=0, progress=False)
 
 
 @pytest.mark.parametrize("by", ["linearised", "probit", "bridge", "functions"])
@@ -184,7 +184,7 @@ def test_regression_is_calibrated():
     data = Data(x, 2 * x + torch.randn(300, 1, generator=rng))
     train, held, test = split_for_calibration(data, 0.4, test=0.4)
     target = tp.Target(nn.Linear(1, 1), tp.Normal(scale=0.2), tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1)), train, epochs=100, seed=0, progress=False)
+    fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=0.1), tune=None), train, epochs=100, seed=0, progress=False)
     made = calibrated(fitted, held, VarianceScale())
     plain, better = fitted.evaluate(test), made.evaluate(test)
     assert better["log_loss"] < plain["log_loss"] - 1

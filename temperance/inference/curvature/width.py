@@ -1,0 +1,230 @@
+"""How wide a Laplace posterior is, chosen by rows that the network has not seen.
+
+Curvature of a network is a poor judge of it. Under N(0, 1) on every weight Kronecker factors are far too wide, and so
+is what evidence chooses (on digits a log-loss of .35, where the network alone has .07); rows that the network has
+learned by heart say that no width at all is best. Rows kept apart know: the prior's standard deviation is multiplied
+by the width under which they are most likely. A width of next to nothing is among the choices, so that the posterior
+is never worse than its centre by more than these rows can tell.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from temperance.core.checks import check_count, check_flag, shown
+from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError, TemperanceWarning
+from temperance.core.seeds import generator
+from temperance.data.data import Batch, Data
+from temperance.data.sources import map_tensors
+from temperance.engine.engine import Engine
+from temperance.inference.card import Card, MethodFamily
+from temperance.inference.curvature.linear import Displacements, LinearisedOutputs
+from temperance.linalg.points import root_of, standard_points
+from temperance.model.likelihoods.base import LearnedValues
+from temperance.model.likelihoods.real import AdditiveGaussianNoise
+from temperance.posteriors import LaplacePosterior
+
+_WIDTHS = tuple(10.0 ** (-k / 2) for k in range(-2, 11))  # decades of the prior's variance, from a hundred times it on
+_FINER = (10.0**0.25, 10.0**0.125, 10.0**0.0625)  # where the best is looked for then, on both sides of what was best
+_NOISES = tuple(0.1 * k for k in range(-3, 31))  # log factors on a learned noise scale
+_NUMBERS = 2**22  # of a covariance held at once
+_SLOPES = 20_000  # gradients of single outputs that the rows may cost: a thousand rows of twenty classes
+_COARSE, _FINE = 64, 256  # points of a Gaussian in several outputs, and in one or two
+_MANY_OUTPUTS = 200  # from which their covariance is not made
+_LEAST = 1e-3  # of what a row leaves to others, where a factored curvature says that it leaves nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Width(Value):
+    """The spread of a Laplace posterior, chosen by rows n that the network has not seen. With Λ_w = H + diag τ / w²,
+
+        w = argmax Σ_n log ∫ p(y_n | f) N(f; f(x_n; θ*), J_n Λ_w⁻¹ J_nᵀ) df,     w from 10⁻⁵ to 10,
+
+    so that directions the data determine stay as they are, and those that only the prior holds are drawn in. It takes
+    no further pass over the training data, and asks the network once about ``rows`` of the others.
+
+    They are ``fit(..., held_out=...)``. Where the method trains and none are given, a tenth of the data, and ``rows``
+    at most, is kept apart for it. Where it only looks at a network that is trained already, none are known: then the
+    training rows are asked, each left out of the linearised network (f moved by the Newton step that its going would
+    cause, J Λ⁻¹ Jᵀ without it), which is safe and says too little, and a warning tells so.
+
+    At a temperature other than one, and where the prior is an earlier posterior, nothing is chosen.
+
+    Args:
+        rows: how many are asked, at most; fewer of networks with more than twenty outputs.
+        slack: nats that width may cost: of widths whose loss is within ``slack`` of the least, the widest is taken.
+        noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows: on
+            those it was learned on, residuals are smaller.
+
+    >>> Width(slack=0.0).rows
+    1000
+    """
+
+    card: ClassVar[Card] = Card(
+        "chooses how wide a Laplace posterior is, by rows that the network has not seen",
+        MethodFamily.CURVATURE,
+        papers=("Ritter et al., A scalable Laplace approximation for neural networks, ICLR 2018",),
+    )
+
+    rows: int = 1000
+    slack: float = 0.002
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        check_count(self.rows, "rows")
+        check_flag(self.noise, "noise")
+        if not isinstance(self.slack, int | float) or isinstance(self.slack, bool) or not 0 <= self.slack < math.inf:
+            raise ArgumentError(f"`slack` must be a number of nats, from 0 on; got {shown(self.slack)}.")
+
+
+def widened(engine: Engine, posterior: LaplacePosterior, data: Data, width: Width) -> LaplacePosterior:
+    """``posterior`` as wide as the rows held out from ``data`` want it."""
+    if posterior.terms.tempered:
+        return posterior
+    others = data.held_out
+    choice = _Choice(engine, posterior, data if others is None else others, others is None, width.rows)
+    if choice.seen and choice.many:
+        warnings.warn(_UNKNOWN, TemperanceWarning, stacklevel=2)
+        return posterior
+    factor, shift = choice.best(width)
+    if choice.seen:
+        warnings.warn(_UNSEEN.format(factor), TemperanceWarning, stacklevel=2)
+    return choice.shifted(shift).at_width(factor)
+
+
+_UNSEEN = (
+    "Laplace knows no rows that the network has not learned from, so its width ({:.1e} of the prior's) was chosen by "
+    "leaving each row out of the linearised network, which is safe and often too narrow. Give it others, "
+    "fit(..., held_out=validation), or keep the prior's own width with tune=None."
+)
+
+
+_UNKNOWN = (
+    "Laplace knows no rows that the network has not learned from, and there are too many outputs to leave rows out one "
+    "by one: its width is the prior's own, which is often far too wide. Give fit(..., held_out=validation)."
+)
+
+
+class _Choice:
+    """The mean loss of some rows, as a function of the width and of a factor on the noise."""
+
+    def __init__(self, engine: Engine, posterior: LaplacePosterior, data: Data, seen: bool, rows: int) -> None:
+        self.engine, self.posterior, self.seen = engine, posterior, seen
+        first = next(data.full_pass(2)).x
+        self.law = LinearisedOutputs(engine, posterior, map_tensors(lambda t: t[:2], first))
+        outputs = self.law.num_outputs
+        self.many = outputs > _MANY_OUTPUTS
+        self.points = standard_points(
+            _FINE if outputs <= 2 else _COARSE, outputs if not self.many else 0, posterior.mean
+        )
+        self.batch_size = 512 if self.many else max(1, min(512, _NUMBERS // outputs**2))
+        rows = rows if self.many else min(rows, max(1, _SLOPES // outputs))
+        order = torch.randperm(len(data), generator=generator(0, "width"))
+        self.data = data if rows >= len(data) else data.subset(order[:rows].sort().values)
+        names = engine.likelihood.log_noise_names()
+        self.noises = [entry for entry in engine.layout.entries_of("likelihood") if entry.name in names]
+
+    def shifted(self, shift: float) -> LaplacePosterior:
+        """The posterior with every learned log noise moved."""
+        if not shift:
+            return self.posterior
+        mean = self.posterior.mean.clone()
+        for entry in self.noises:
+            mean[entry.start : entry.stop] += shift
+        return replace(self.posterior, mean=mean)
+
+    def best(self, width: Width) -> tuple[float, float]:
+        """The width, and the log factor on the noise."""
+        shifts = _NOISES if width.noise and self.noises and not self.seen else (0.0,)
+        tried: dict[float, Tensor] = {}
+        wanted = list(_WIDTHS)
+        for gap in (*_FINER, 1.0):
+            tried |= self._losses(wanted, shifts)
+            known = {w: float(losses.min()) for w, losses in tried.items() if bool(torch.isfinite(losses).any())}
+            if not known:
+                return 1.0, 0.0
+            top = min(known, key=lambda w: known[w])
+            wanted = [w for w in (top * gap, top / gap) if _WIDTHS[-1] <= w <= _WIDTHS[0] and w not in tried]
+        least = min(known.values())
+        chosen = max(w for w, loss in known.items() if loss <= least + width.slack)
+        return chosen, shifts[int(tried[chosen].argmin())]
+
+    def _losses(self, widths: list[float], shifts: tuple[float, ...]) -> dict[float, Tensor]:
+        """For each width the mean loss of the rows, by shift of the noise."""
+        if not widths:
+            return {}
+        found = [self.posterior.at_width(w) for w in widths]
+        learned = self.engine.layout.unflatten(self.posterior.mean, "likelihood")
+        names = {entry.name for entry in self.noises}
+        moved = [{name: v + shift if name in names else v for name, v in learned.items()} for shift in shifts]
+        totals = torch.zeros(len(widths), len(shifts), dtype=torch.float64)
+        count = 0.0
+        for batch in self.data.full_pass(self.batch_size):
+            here = batch.to(self.engine.device)
+            weights = torch.ones(here.size) if here.weights is None else here.weights
+            for k, at, density in self._densities(found, here, learned):
+                for j, values in enumerate(moved):
+                    rows = density(values).double()
+                    totals[k, j] -= float((weights[at].to(rows) * rows).sum())
+            count += float(weights.sum())
+        return dict(zip(widths, totals / count, strict=True))
+
+    def _densities(
+        self, found: list[LaplacePosterior], batch: Batch, learned: LearnedValues
+    ) -> Iterator[tuple[int, slice, Callable[[LearnedValues], Tensor]]]:
+        """(number of the width, rows, log ∫ p(y | f) N(f) df of these as a function of what is learned): of each row's
+        own Gaussian; or, where there are thousands of outputs, by draws of functions, the same for every width."""
+        if self.many:
+            for k, posterior in enumerate(found):
+                moves = Displacements(posterior, _COARSE // 4, 0)
+                for at, outputs in self.law.functions(batch.x, moves, self.batch_size):
+                    yield k, at, partial(self._averaged, outputs, batch.y[at])
+            return
+        operators = [posterior.operator for posterior in found]
+        likelihood = self.engine.likelihood
+        for at, part in self.law.chunks(batch.x, self.batch_size):
+            y = batch.y[at]
+            for k, (mean, covariance) in enumerate(self.law.under(operators, part)):
+                centre, root = mean, root_of(covariance)
+                if self.seen:
+                    centre, root = self._without(mean, root, y, learned)
+                if isinstance(likelihood, AdditiveGaussianNoise):
+                    yield k, at, partial(_gaussian, likelihood, centre, root, y)
+                else:
+                    outputs = centre + torch.einsum("bij,sj->sbi", root, self.points.to(mean))
+                    yield k, at, partial(self._averaged, outputs, y)
+
+    def _without(self, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues) -> tuple[Tensor, Tensor]:
+        """Each row's Gaussian as the other rows have it: S (I − H S)⁻¹, around the place that a Newton step goes to."""
+        likelihood = self.engine.likelihood
+        eye = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+        left, vectors = torch.linalg.eigh(eye - root.mT @ likelihood.fisher(mean, learned) @ root)
+        root = root @ (vectors / left.clamp(min=_LEAST).sqrt().unsqueeze(-2))
+        slope = likelihood.score(mean, y, learned).unsqueeze(-1)
+        return mean - (root @ (root.mT @ slope)).squeeze(-1), root
+
+    def _averaged(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
+        """By points of the outputs, S × B × C."""
+        found = self.engine.likelihood.log_prob(outputs, y, learned).double()
+        return torch.logsumexp(found, 0) - math.log(len(outputs))
+
+
+def _gaussian(
+    likelihood: AdditiveGaussianNoise, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues
+) -> Tensor:
+    """log N(y; f, S + σ²), in closed form."""
+    noise = likelihood.noise_scale(mean, learned).square().expand_as(mean)
+    return MultivariateNormal(likelihood.location(mean), root @ root.mT + torch.diag_embed(noise)).log_prob(y)
+
+
+__all__ = ["Width", "widened"]

@@ -1,0 +1,258 @@
+"""The width of a Laplace posterior, chosen by rows that the network has not seen: exact where it can be computed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import temperance as tp
+from temperance.core.errors import ArgumentError, TemperanceWarning
+from temperance.engine.engine import Engine
+from temperance.inference.curvature import width as room
+from temperance.inference.curvature.approximate import approximate
+from temperance.inference.curvature.width import Width, _Choice, widened
+
+F64 = torch.float64
+NOISE = 0.4
+NEWTON = tp.MAP(lr=1.0, optimizer=torch.optim.LBFGS, optimizer_args={"line_search_fn": "strong_wolfe", "max_iter": 60})
+
+
+def rows(count: int, seed: int, weights: bool = False) -> tp.data.Data:
+    """A line in four inputs with two outputs, so that weights are a matrix."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=rng, dtype=F64)
+    slopes = torch.randn(4, 2, generator=torch.Generator().manual_seed(9), dtype=F64)
+    y = x @ slopes + NOISE * torch.randn(count, 2, generator=rng, dtype=F64)
+    return tp.data.Data(x, y, weights=torch.rand(count, generator=rng, dtype=F64) + 0.2 if weights else None)
+
+
+def line(scale: float = 1.0, likelihood: tp.Likelihood | None = None) -> tp.Target:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 2, bias=False, dtype=F64)
+    return tp.Target(net, likelihood or tp.Normal(scale=NOISE), tp.GaussianPrior(scale))
+
+
+def posterior_of(train: tp.data.Data, target: tp.Target, theta: Tensor | None = None):
+    """The exact posterior by Dense(), around the mode or around ``theta``."""
+    prepared = target.prepare(train)
+    engine = Engine(target.beginning(prepared), prepared)
+    if theta is None:
+        fitted = tp.fit(target, tp.Laplace(NEWTON, tp.Dense(), tune=None), train, steps=8)
+        return engine, fitted.posterior, prepared
+    return engine, approximate(engine, theta, {}, prepared, tp.Dense()), prepared
+
+
+def exact_loss(posterior, data: tp.data.Data, width: float, noise: float = NOISE) -> float:
+    """−Σ w log N(y; f, S + σ²) / Σ w with Λ = H + τ / width², written out."""
+    tau = posterior.operator.prior_precision
+    (block,) = posterior.operator.blocks
+    covariance = torch.linalg.inv(block.dense() + torch.diag(tau) / width**2)
+    total, count = 0.0, 0.0
+    for k, (x, y) in enumerate(zip(data.x, data.y, strict=True)):
+        jacobian = torch.kron(torch.eye(2, dtype=F64), x)  # weights are out × in, row by row
+        law = torch.distributions.MultivariateNormal(
+            jacobian @ posterior.mean, jacobian @ covariance @ jacobian.T + noise**2 * torch.eye(2, dtype=F64)
+        )
+        weight = 1.0 if data.weights is None else float(data.weights[k])
+        total -= weight * float(law.log_prob(y))
+        count += weight
+    return total / count
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_the_loss_of_a_width_is_the_exact_predictive_density(weights):
+    engine, posterior, _ = posterior_of(rows(4, 0), line())
+    other = rows(15, 1, weights)
+    choice = _Choice(engine, posterior, other, False, 1000)
+    found = choice._losses([3.0, 1.0, 0.1], (0.0,))
+    for width, loss in found.items():
+        assert float(loss) == pytest.approx(exact_loss(posterior, other, width), abs=2e-3), width
+    assert float(found[3.0]) != pytest.approx(float(found[0.1]), abs=0.02)  # the test can tell widths apart
+
+
+def test_the_width_is_the_best_of_all():
+    """A mode that is off makes held-out rows want more spread than the prior gives; one that is right and a prior that
+    is far too wide, less."""
+    other = rows(40, 1)
+    engine, exact, _ = posterior_of(rows(3, 0), line(scale=5.0))
+    off = exact.mean + 0.15 * torch.randn(8, generator=torch.Generator().manual_seed(3), dtype=F64)
+    for theta in (exact.mean, off):
+        _, posterior, prepared = posterior_of(rows(3, 0), line(scale=5.0), theta)
+        made = widened(engine, posterior, prepared.keeping_apart(other), Width(slack=0.0))
+        grid = {w: exact_loss(posterior, other, w) for w in torch.logspace(-5, 1, 61).tolist()}
+        assert exact_loss(posterior, other, made.width) <= min(grid.values()) + 2e-3
+        assert made.width != 1.0
+    wide = widened(engine, posterior, prepared.keeping_apart(other), Width(slack=0.05))
+    assert wide.width > made.width  # width that costs little is taken
+    assert exact_loss(posterior, other, wide.width) <= min(grid.values()) + 0.05 + 2e-3
+
+
+def test_leaving_a_row_out_is_a_fit_without_it():
+    """On a linear model the Newton step and the covariance without a row are those of all other rows, exactly."""
+    train = rows(9, 0)
+    target = line(scale=0.7)
+    engine, posterior, prepared = posterior_of(train, target)
+    choice = _Choice(engine, posterior, prepared, True, 1000)
+    found = float(choice._losses([1.0], (0.0,))[1.0])
+    total = 0.0
+    for k in range(len(train)):
+        kept = [j for j in range(len(train)) if j != k]
+        _, without, _ = posterior_of(train.subset(kept), target)
+        total += exact_loss(without, train.subset([k]), 1.0)
+    assert found == pytest.approx(total / len(train), abs=3e-3)
+    seen = float(_Choice(engine, posterior, prepared, False, 1000)._losses([1.0], (0.0,))[1.0])
+    assert found > seen + 0.02  # rows that were learned from flatter
+
+
+def test_a_noise_that_was_learned_is_chosen_again():
+    target = line(likelihood=tp.Normal(num_outputs=1))
+    train, other = rows(40, 0), rows(200, 1)
+    prepared = target.prepare(train)
+    engine = Engine(target.beginning(prepared), prepared)
+    theta = torch.linalg.lstsq(train.x, train.y).solution.T.flatten()
+    small = torch.cat([theta, torch.tensor([math.log(NOISE) - 1.5], dtype=F64)])  # as a network that fits noise has it
+    posterior = approximate(engine, small, {}, prepared, tp.Dense())
+    made = widened(engine, posterior, prepared.keeping_apart(other), Width())
+    assert float(made.mean[-1].exp()) == pytest.approx(NOISE, rel=0.12)
+    assert torch.equal(made.mean[:-1], posterior.mean[:-1])
+    kept = widened(engine, posterior, prepared.keeping_apart(other), Width(noise=False))
+    assert float(kept.mean[-1]) == pytest.approx(math.log(NOISE) - 1.5)
+    fixed = line()  # a noise that was given is the user's word
+    engine, given, prepared = posterior_of(train, fixed)
+    assert torch.equal(widened(engine, given, prepared.keeping_apart(other), Width()).mean, given.mean)
+
+
+def test_a_width_changes_neither_evidence_nor_what_is_passed_on():
+    _, posterior, _ = posterior_of(rows(12, 0), line())
+    narrow = posterior.at_width(0.01)
+    assert narrow.width == 0.01
+    assert narrow.log_evidence() == pytest.approx(posterior.log_evidence(), abs=1e-9)
+    assert torch.allclose(narrow.as_prior().operator.dense(), posterior.as_prior().operator.dense())
+    assert torch.allclose(narrow.at_width(1.0).covariance(), posterior.covariance())
+    tau, (block,) = posterior.operator.prior_precision, posterior.operator.blocks
+    wanted = torch.linalg.inv(block.dense() + torch.diag(tau) / 0.01**2)
+    assert torch.allclose(narrow.covariance(), wanted, rtol=1e-9)
+
+
+def test_temperatures_and_earlier_posteriors_are_left_alone():
+    train, other = rows(30, 0), rows(30, 1)
+    cold = line().with_temperature(0.5)
+    fitted = tp.fit(cold, tp.Laplace(NEWTON, tp.Dense()), train, steps=8, held_out=other)
+    assert fitted.posterior.width == 1.0
+    earlier = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense(), tune=None), train, steps=8)
+    after = line().with_prior(earlier.posterior.as_prior())
+    later = tp.fit(after, tp.Laplace(NEWTON, tp.Dense()), other, steps=8, held_out=rows(20, 2))
+    both = tp.data.Data(torch.cat([train.x, other.x]), torch.cat([train.y, other.y]))
+    whole = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense(), tune=None), both, steps=8)
+    assert torch.allclose(later.posterior.covariance(), whole.posterior.covariance(), rtol=1e-6)
+
+
+# ---------------------------------------------------------------------- in a fit
+
+
+def test_a_tenth_is_kept_apart_and_not_learned_from():
+    data = rows(60, 0)
+    fitted = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense()), data, steps=8, seed=3)
+    kept, apart = data.hold_out(0.1, seed=3)
+    assert (len(fitted.data), len(fitted.held_out)) == (54, 6)
+    assert torch.equal(fitted.held_out.x, apart.x)
+    alone = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense(), tune=None), kept, steps=8, seed=3)
+    assert torch.equal(alone.posterior.mean, fitted.posterior.mean)
+    assert torch.allclose(alone.posterior.at_width(fitted.posterior.width).covariance(), fitted.posterior.covariance())
+    given = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense()), data, steps=8, held_out=rows(25, 1))
+    assert (len(given.data), len(given.held_out)) == (60, 25)
+    few = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense(), tune=Width(rows=5)), rows(80, 0), steps=8)
+    assert len(few.held_out) == 5
+    none = tp.fit(line(), tp.Laplace(NEWTON, tp.Dense(), tune=None), data, steps=8)
+    assert len(none.data) == 60
+    assert none.held_out is None
+
+
+def test_a_trained_network_without_other_rows_is_told_of():
+    train, other = rows(60, 0), rows(60, 1)
+    trained = tp.fit(line(), NEWTON, train, steps=8).network()
+    with pytest.warns(TemperanceWarning, match="held_out=validation"):
+        safe = tp.fit(line(), tp.Laplace(curvature=tp.Dense()), train, start=trained)
+    assert len(safe.data) == 60  # nothing is taken away from what the network has learned from
+    assert 0 < safe.posterior.width <= 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked = tp.fit(line(), tp.Laplace(curvature=tp.Dense()), train, start=trained, held_out=other)
+    assert asked.predict(other.x).log_prob(other.y).mean() > -1.5
+    with pytest.warns(TemperanceWarning, match="held_out=validation"):  # too few to divide
+        tp.fit(line(), tp.Laplace(NEWTON, tp.Dense()), rows(15, 0), steps=8)
+
+
+def digits(seed: int) -> tuple[tp.Target, tp.data.Data, tp.data.Data]:
+    train, test = tp.data.load("digits", split=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = tp.nn.MLP(64, [32], 10)
+    return tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0)), train.subset(slice(0, 600)), test
+
+
+@pytest.mark.parametrize("method", [tp.Laplace(tp.MAP(lr=5e-3)), tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=5e-3)))])
+def test_under_a_wide_prior_it_is_as_good_as_its_centre(method):
+    """N(0, 1) on every weight of a classifier: taken at its word the posterior is several times worse than MAP."""
+    target, train, test = digits(0)
+    kept, apart = train.hold_out(0.1, seed=0)
+
+    def loss(made: tp.Inference, data: tp.data.Data, **options) -> float:
+        fitted = tp.fit(target, made, data, epochs=40, batch_size=64, seed=0, **options)
+        return -float(fitted.predict(test.x).log_prob(test.y).mean())
+
+    point = loss(tp.MAP(lr=5e-3), kept)
+    assert loss(method, kept, held_out=apart) < point + 0.01
+    naive = tp.Laplace(tp.MAP(lr=5e-3), tune=None)
+    assert loss(naive, kept) > 2 * point
+
+
+def test_members_of_an_ensemble_have_widths_of_their_own():
+    target, train, test = digits(1)
+    method = tp.Ensemble(tp.Laplace(tp.MAP(lr=5e-3)), 2)
+    fitted = tp.fit(target, method, train, epochs=15, batch_size=64)
+    widths = [part.width for _, part in fitted.posterior.parts()]
+    assert len(widths) == 2
+    assert all(width < 1.0 for width in widths)
+    assert len(fitted.held_out) == 60
+    assert fitted.predict(test.x).probs.isfinite().all()
+
+
+def test_it_is_kept_in_a_run_and_found_again_on_the_way(tmp_path):
+    target, train, test = digits(2)
+    method = tp.Laplace(tp.MAP(lr=5e-3))
+    whole = tp.fit(target, method, train, epochs=6, batch_size=64, seed=1, checkpoint=tmp_path / "whole")
+    loaded = tp.load(tmp_path / "whole", target.network)
+    assert loaded.posterior.width == whole.posterior.width != 1.0
+    assert torch.equal(loaded.predict(test.x).probs, whole.predict(test.x).probs)
+    tp.fit(target, method, train, steps=30, batch_size=64, seed=1, checkpoint=tmp_path / "parts")
+    parts = tp.fit(target, method, train, epochs=6, batch_size=64, seed=1, checkpoint=tmp_path / "parts")
+    assert torch.equal(parts.predict(test.x).probs, whole.predict(test.x).probs)
+
+
+def test_thousands_of_outputs_are_asked_by_functions(monkeypatch):
+    """Draws of functions, where covariances of the outputs would be too large, come to the same width but for noise."""
+    target, train, test = digits(3)
+    options = {"epochs": 20, "batch_size": 64, "held_out": test.subset(slice(0, 200))}
+    few = tp.fit(target, tp.Laplace(tp.MAP(lr=5e-3)), train, **options).posterior.width
+    monkeypatch.setattr(room, "_MANY_OUTPUTS", 5)
+    many = tp.fit(target, tp.Laplace(tp.MAP(lr=5e-3)), train, **options).posterior.width
+    assert 1 / 4 < many / few < 4
+    trained = tp.fit(target, tp.MAP(lr=5e-3), train, epochs=5, batch_size=64).network()
+    with pytest.warns(TemperanceWarning, match="too many outputs"):
+        kept = tp.fit(target, tp.Laplace(), train, start=trained)
+    assert kept.posterior.width == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"rows": 0}, "rows"), ({"slack": -1.0}, "slack"), ({"slack": math.nan}, "slack"), ({"noise": 2}, "noise")],
+)
+def test_arguments(settings, words):
+    with pytest.raises(ArgumentError, match=f"`{words}`"):
+        Width(**settings)
