@@ -62,6 +62,7 @@ INNERS: dict[str, Inference[Any]] = {
     "Laplace, BlockDiagonal": tp.Laplace(_POINT, tp.BlockDiagonal(), tune=None),
     "Laplace, Lanczos": tp.Laplace(_POINT, tp.Lanczos(3), tune=None),
     "Laplace, tuned": tp.Laplace(_POINT, tp.KFAC(), tune="layer"),
+    "Laplace, width": tp.Laplace(_POINT, tp.KFAC()),
     "FunctionalLaplace": tp.FunctionalLaplace(_POINT),
     "MCDropout": tp.MCDropout(_POINT),
     "SWAG": _SWAG,
