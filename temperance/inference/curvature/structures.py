@@ -148,7 +148,7 @@ class Dense(Curvature):
         MethodFamily.CURVATURE,
         exact="the evidence too",
         cost="the curvature is P² numbers",
-        shown=("Laplace(MAP(), Dense())",),
+        shown=("Laplace(MAP(), Dense(), tune=None)",),
     )
 
     limit: int = 12_000
@@ -185,7 +185,7 @@ class Diagonal(Curvature):
         MethodFamily.CURVATURE,
         exact="all of it with independent features",
         cost="the curvature is P numbers",
-        shown=("Laplace(MAP(), Diagonal())",),
+        shown=("Laplace(MAP(), Diagonal(), tune=None)",),
     )
 
     def blocks(self, problem: Problem) -> tuple[list[Block], Sums]:
