@@ -68,12 +68,12 @@ class Subspace(Wrapper):
     begins at z = 0 (members of an ensemble at z ~ N(0, I)).
 
     Args:
-        base: any method: ``MAP``, ``Variational``, ``Laplace(..., curvature=Dense())``, ``Collect(GGMC(...))``, or an
+        base: any method: ``MAP``, ``Variational``, ``Laplace(..., curvature=Dense(), tune=None)``, ``Collect(GGMC(...))``, or an
             ``Ensemble`` of one.
         basis: ``PCA(rank, SWAG(...))``, ``RandomBasis(rank, base)``, ``CurveBasis(Curve(...))`` or
             ``GivenBasis(matrix)``.
         share: the part of the run that trains the basis, where there is something to train. A ``base`` that takes no
-            steps, ``Laplace(curvature=Dense())``, leaves it all of them.
+            steps, ``Laplace(curvature=Dense(), tune=None)``, leaves it all of them.
         batch_size: rows a step of that part where ``base`` reads all data at every step.
 
     >>> import temperance as tp
@@ -294,7 +294,7 @@ def _check_inside(base: Inference[Any], method: Inference[Any]) -> None:
             "Subspace",
             base,
             f"coordinates of a subspace are a vector without layers, and {name} looks at a network's own parts",
-            f"Subspace(Laplace(curvature=Dense())), or {type(base).__name__} without a subspace",
+            f"Subspace(Laplace(curvature=Dense(), tune=None)), or {type(base).__name__} without a subspace",
         )
     if isinstance(method, Laplace):
         if not isinstance(method.curvature, Dense) or method.on is not None:
@@ -302,14 +302,14 @@ def _check_inside(base: Inference[Any], method: Inference[Any]) -> None:
                 "Subspace",
                 base,
                 f"coordinates of a subspace are no layers, by which {name} keeps its curvature",
-                "Subspace(Laplace(base, curvature=Dense()))",
+                "Subspace(Laplace(base, curvature=Dense(), tune=None))",
             )
         if method.tune is not None:
             refuse(
                 "Subspace",
                 base,
-                f"{name} must not `tune` the prior by evidence, for in a subspace it is that of θ",
-                "Subspace(Laplace(base, curvature=Dense())) under the prior that you want",
+                f"{name} must not `tune` its spread, for in a subspace the prior is that of θ",
+                "Subspace(Laplace(base, curvature=Dense(), tune=None)) under the prior that you want",
             )
 
 
