@@ -185,6 +185,7 @@ class Data:
         self.batch_size: int | None = None  # what a DataLoader asked for
         self.held_out: Data | None = None
         """Rows kept apart from these, that a method may choose by; ``fit`` says which."""
+        self._together: Data | None = None
 
     def __len__(self) -> int:
         return self._source.num_data
@@ -204,6 +205,21 @@ class Data:
         made = Data._from_source(self._source, self.info, self.weights)
         made.batch_size, made.held_out = self.batch_size, held_out
         return made
+
+    def with_held_out(self) -> Data:
+        """These rows and those held out from them, for a method that has nothing left to choose: made once. Rows that
+        are loaded when they are needed stay as they are."""
+        if self.held_out is None or not (self.in_memory and self.held_out.in_memory):
+            return self
+        if self._together is None:
+            both = (self, self.held_out)
+            weights = None
+            if any(part.weights is not None for part in both):
+                ones = [torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights for p in both]
+                weights = torch.cat([w.to(ones[0].device) for w in ones])
+            x = joined([part.x for part in both])
+            self._together = Data(x, torch.cat([part.y for part in both]), weights=weights, info=self.info)
+        return self._together
 
     def _weights_of(self, index: Tensor) -> Tensor | None:
         return None if self.weights is None else self.weights[index.to(self.weights.device)]
@@ -418,4 +434,14 @@ def _as_inputs(value: Any, argument: str) -> Inputs:
     return _as_tensor(value, argument)
 
 
-__all__ = ["Batch", "Data", "DataInfo", "first_tensor", "map_tensors"]
+def joined(parts: Sequence[Any]) -> Any:
+    """Inputs of several pieces, all of one form, as one."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, Mapping):
+        return {name: torch.cat([part[name] for part in parts]) for name in first}
+    return tuple(torch.cat([part[k] for part in parts]) for k in range(len(first)))
+
+
+__all__ = ["Batch", "Data", "DataInfo", "first_tensor", "joined", "map_tensors"]

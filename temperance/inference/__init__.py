@@ -50,6 +50,7 @@ from temperance.inference.wrappers.cyclical import Cyclical
 from temperance.inference.wrappers.ensemble import Ensemble
 from temperance.inference.wrappers.on import On
 from temperance.inference.wrappers.subspace import Subspace
+from temperance.inference.wrappers.warm_start import WarmStart
 
 __all__ = [
     "BAOAB",
@@ -116,6 +117,7 @@ __all__ = [
     "TiedScale",
     "Tune",
     "Variational",
+    "WarmStart",
     "Warmup",
     "Width",
     "Wrapper",

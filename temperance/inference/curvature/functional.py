@@ -11,7 +11,7 @@ from torch import Tensor
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed, generator
-from temperance.data.data import Data
+from temperance.data.data import Data, joined
 from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness, Facts, Inference, NeedsData
@@ -108,21 +108,11 @@ class FunctionalLaplace(AroundPoint):
         return Process(
             theta.clone(),
             prior.precision,
-            _joined(inputs),
+            joined(inputs),
             torch.cat(roots),
             engine.temperature,
             {name: value.clone() for name, value in buffers.items()},
         )
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Inputs of several batches as one."""
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat(parts)
-    if isinstance(first, dict):
-        return {name: torch.cat([part[name] for part in parts]) for name in first}
-    return tuple(torch.cat([part[k] for part in parts]) for k in range(len(first)))
 
 
 def _check_independent(prior: PriorCurvature) -> None:

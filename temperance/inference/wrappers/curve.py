@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count, check_level
 from temperance.core.encoding import SCRATCH
-from temperance.core.errors import ArgumentError, MismatchError, NetworkError, NumericalError
+from temperance.core.errors import ArgumentError, NetworkError, NumericalError
 from temperance.core.seeds import spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
@@ -21,6 +21,7 @@ from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrap
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.map import MAP, MAPState
 from temperance.inference.wrappers.ensemble import Ensemble
+from temperance.inference.wrappers.parts import check_same_length, first_part, second_part, split_run
 from temperance.posteriors.base import centre_of
 from temperance.posteriors.curve import CurvePosterior, bernstein
 
@@ -212,39 +213,6 @@ class Curve(Wrapper):
 
 
 # ---------------------------------------------------------------------- runs of two parts
-
-
-def split_run(steps: int | None, share: float) -> int:
-    """How many steps the first of two parts has: ``share`` of all, at least one, and one is left."""
-    if steps is None:
-        raise ArgumentError("`total_steps` must be known: the run has two parts; got a batch without it.")
-    if steps < 2:
-        raise ArgumentError(f"`steps` must be at least 2, for the run has two parts; got {steps}.")
-    return min(max(1, round(share * steps)), steps - 1)
-
-
-def check_same_length(then: int | None, now: int | None) -> None:
-    """The length of a run decides where its second part begins, so it cannot change on the way."""
-    if then not in (None, now):
-        raise MismatchError(
-            f"the run was begun with {then} steps, which decides where its second part begins, and cannot go on to "
-            f"{now}."
-        )
-
-
-def first_part(batch: Batch, first: int) -> Batch:
-    """A batch that knows its place in a run of ``first`` steps."""
-    return replace(batch, total_steps=first, progress=batch.step / first)
-
-
-def second_part(batch: Batch, first: int) -> Batch:
-    """A batch that counts from step ``first`` on."""
-    if not first:
-        return batch
-    assert batch.total_steps is not None
-    total, step = batch.total_steps - first, batch.step - first
-    epochs = first // batch.steps_per_epoch if batch.steps_per_epoch else 0
-    return replace(batch, step=step, total_steps=total, progress=step / total, epoch=batch.epoch - epochs)
 
 
 def refuse_moving_buffers(engine: Engine, method: str) -> None:

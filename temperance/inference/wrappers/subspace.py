@@ -17,7 +17,6 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator, spawn
 from temperance.core.status import Status
 from temperance.data.data import Batch, Data
-from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.card import Card, MethodFamily
@@ -26,14 +25,16 @@ from temperance.inference.curvature.functional import FunctionalLaplace
 from temperance.inference.curvature.laplace import Laplace
 from temperance.inference.points.mc_dropout import MCDropout
 from temperance.inference.wrappers.bases import PCA, Basis, orthonormal
-from temperance.inference.wrappers.curve import (
+from temperance.inference.wrappers.curve import refuse_moving_buffers
+from temperance.inference.wrappers.on import On
+from temperance.inference.wrappers.parts import (
     check_same_length,
     first_part,
-    refuse_moving_buffers,
     second_part,
+    some_rows,
     split_run,
+    streams_of,
 )
-from temperance.inference.wrappers.on import On
 from temperance.posteriors import Point, Posterior
 from temperance.posteriors.affine import lifted, lifted_kind, subspace_target
 
@@ -68,8 +69,8 @@ class Subspace(Wrapper):
     begins at z = 0 (members of an ensemble at z ~ N(0, I)).
 
     Args:
-        base: any method: ``MAP``, ``Variational``, ``Laplace(..., curvature=Dense(), tune=None)``, ``Collect(GGMC(...))``, or an
-            ``Ensemble`` of one.
+        base: any method: ``MAP``, ``Variational``, ``Laplace(..., curvature=Dense(), tune=None)``,
+            ``Collect(GGMC(...))``, or an ``Ensemble`` of one.
         basis: ``PCA(rank, SWAG(...))``, ``RandomBasis(rank, base)``, ``CurveBasis(Curve(...))`` or
             ``GivenBasis(matrix)``.
         share: the part of the run that trains the basis, where there is something to train. A ``base`` that takes no
@@ -233,7 +234,11 @@ class Subspace(Wrapper):
             check_same_length(state.total_steps, batch.total_steps)
             state.total_steps = batch.total_steps
         if trainer is not None and batch.step < first:
-            here = self._rows_of(state, first_part(batch, first), trainer.facts().streams)
+            here = first_part(batch, first)
+            if self.base.facts().reads == "full":
+                here = some_rows(here, self.batch_size, trainer.facts().streams, state.rows)
+            else:
+                here = streams_of(here, trainer.facts().streams)
             if batch.step == 0:
                 self.basis.check_plan(here)
             state.first, info = trainer.step(engine, state.first, here)
@@ -244,29 +249,9 @@ class Subspace(Wrapper):
                     return state, Info(info.loss, Status("no-basis", str(error), ok=False))
             return state, info
         inside = self._inside(engine, state)
-        here = _streams_of(second_part(batch, first), self.base.facts().streams)
+        here = streams_of(second_part(batch, first), self.base.facts().streams)
         state.base, info = self.base.step(inside, state.base, here)
         return state, info
-
-    def _rows_of(self, state: SubspaceState, batch: Batch, streams: int) -> Batch:
-        """The batch itself; where it holds all data, some rows at random, with epochs of as many steps as cover all."""
-        if self.base.facts().reads != "full":
-            return _streams_of(batch, streams)
-        size = min(self.batch_size, batch.size)
-        every = -(-batch.size // size)
-        drawn = [torch.randperm(batch.size, generator=state.rows)[:size] for _ in range(streams)]
-        rows = torch.stack(drawn) if streams > 1 else drawn[0]
-        return replace(
-            batch,
-            x=map_tensors(lambda t: t[rows.to(t.device)], batch.x),
-            y=batch.y[rows.to(batch.y.device)],
-            index=None if batch.index is None else batch.index[rows.to(batch.index.device)],
-            weights=None if batch.weights is None else batch.weights[rows.to(batch.weights.device)],
-            epoch=batch.step // every,
-            last=(batch.step + 1) % every == 0,
-            steps_per_epoch=every,
-            streams=streams if streams > 1 else None,
-        )
 
     def posteriors(self, engine: Engine, state: SubspaceState, data: Data | None) -> tuple[Posterior, ...]:
         """An :class:`~temperance.posteriors.affine.Affine`; points, draws and mixtures stay what they are."""
@@ -277,13 +262,6 @@ class Subspace(Wrapper):
             )
         found = self.base.posteriors(self._inside(engine, state), state.base, data)
         return tuple(lifted(part, state.centre.clone(), state.basis.clone()) for part in found)
-
-
-def _streams_of(batch: Batch, streams: int) -> Batch:
-    """The first so many of a batch's streams."""
-    if batch.streams is None or batch.streams == streams:
-        return batch
-    return batch.stream(0) if streams == 1 else batch.stream_range(0, streams)
 
 
 def _check_inside(base: Inference[Any], method: Inference[Any]) -> None:

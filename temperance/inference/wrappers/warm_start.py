@@ -1,0 +1,208 @@
+"""``WarmStart``: optimise, then sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from temperance.core.checks import check_count, check_flag, shown
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.seeds import generator, spawn
+from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
+from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily
+from temperance.inference.points.map import MAP
+from temperance.inference.wrappers.parts import first_part, second_part, some_rows, streams_of
+from temperance.posteriors import Posterior, centre_of
+
+_HELD_OUT = 1000  # rows, at most, that say when to stop
+
+
+@dataclass
+class WarmStartState(WrapperState):
+    """The method's own state (before it begins, one of the right shapes), that of the optimiser while it runs, the seed
+    of each member, a generator of rows."""
+
+    first: Any
+    seeds: list[int]
+    rows: torch.Generator
+    stopped: bool = False
+    ready: bool = False
+    folder: Path | None = field(default=None, metadata=SCRATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart(Wrapper):
+    """``base`` from where an optimiser ends: chains do not have to find their way down before they sample.
+
+        θ₀ = the end of ``by`` after ``steps`` steps;     then ``base`` from θ₀, for the rest of the run.
+
+    An ensemble of it is an ensemble of trained networks, each of them the warm start of a chain in its own basin
+    (Sommer et al., 2025, with microcanonical dynamics): the average over basins of ensembles and the average within a
+    basin of samplers.
+
+    Args:
+        base: ``Collect(Warmup(NUTS(), 200), last=100)``, or any other method that starts somewhere.
+        by: what finds the start: ``MAP(lr=5e-3, patience=20)``, or any other method that gives a point. Where it stops
+            by held-out rows and none are given, a tenth of the data is kept apart for it.
+        steps: how many steps of the run are its, at most.
+        batch_size: rows a step of it, where ``base`` reads all data at every step.
+        all_rows: whether ``base``, where it reads all data, learns from the rows that were held out as well: nothing is
+            left to be chosen by them.
+
+    The start is forgotten: what is exact of ``base`` is exact of this.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> method = WarmStart(tp.Collect(tp.Warmup(tp.NUTS(), 150), last=100), tp.MAP(lr=0.1), steps=100)
+    >>> fitted = tp.fit(target, method, (x, 2 * x + 1))
+    >>> fitted.info.steps, fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
+    (350, tensor([[2.]]))
+    """
+
+    card: ClassVar[Card] = Card(
+        "starts a sampler, or any method, where an optimiser ends",
+        MethodFamily.WRAPPERS,
+        papers=(
+            "Sommer et al., Microcanonical Langevin ensembles: advancing the sampling of Bayesian neural networks, "
+            "ICLR 2025",
+        ),
+        exact="as its method",
+        cost="the optimiser's, then the method's",
+        shown=("WarmStart(Collect(Warmup(NUTS())))",),
+    )
+
+    base: Inference[Any]
+    by: Inference[Any] = field(default_factory=lambda: MAP(lr=5e-3, patience=20))
+    steps: int = 2000
+    batch_size: int = 32
+    all_rows: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.by, Inference):
+            raise ArgumentError(f"`by` must be a method such as MAP(lr=5e-3, patience=20); got {shown(self.by)}.")
+        super().__post_init__()
+        check_count(self.steps, "steps")
+        check_count(self.batch_size, "batch_size")
+        check_flag(self.all_rows, "all_rows")
+
+    def check_base(self, base: Inference[Any]) -> None:
+        """There must be one point to start at, and something to start."""
+        if not self.by.facts().gives.single:
+            refuse(
+                self,
+                self.by,
+                f"the start is a point, and {type(self.by).__name__} gives a {self.by.facts().gives.__name__}",
+                "WarmStart(Collect(Warmup(NUTS(), 200), last=100), MAP(lr=5e-3, patience=20))",
+            )
+        if base.facts().streams > 1 or base.facts().default_steps == 0:
+            name = type(base).__name__
+            several = base.facts().streams > 1
+            refuse(
+                self,
+                base,
+                "each member needs a start of its own" if several else f"{name} takes no steps of its own",
+                f"Ensemble(WarmStart(...), {5}), with the WarmStart inside" if several else f"{name}(MAP(lr=5e-3))",
+            )
+
+    def facts(self) -> Facts:
+        """The base's; the optimiser's steps come first, and its rows are held out where it stops by them."""
+        base, first = self.base.facts(), self.by.facts()
+        cost = Cost(
+            max(base.cost.gradients_per_step, first.cost.gradients_per_step),
+            base.cost.copies_of_theta + first.cost.copies_of_theta,
+        )
+        return replace(
+            base,
+            cost=cost,
+            default_steps=None if base.default_steps is None else self.steps + base.default_steps,
+            held_out=base.held_out or first.held_out,
+            sets_aside=_HELD_OUT if first.held_out and first.sets_aside is None else first.sets_aside,
+            settling=None if base.settling is None else self.steps + base.settling,
+        )
+
+    def check_run(self, steps: int) -> None:
+        """As both parts do."""
+        if steps <= self.steps:
+            raise ArgumentError(
+                f"`steps` of the run must exceed the {self.steps} that are {type(self.by).__name__}'s (`steps` of "
+                f"WarmStart); got {steps}."
+            )
+        self.by.check_run(self.steps)
+        self.base.check_run(steps - self.steps)
+
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
+        """Where both can."""
+        return self.by.at_once(engine, starts) and self.base.at_once(engine, starts)
+
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> WarmStartState:
+        """See :class:`Inference`. The start that was given is the optimiser's."""
+        seeds = [spawn(rng) for rng in rngs]
+        rows = torch.Generator()
+        rows.manual_seed(spawn(rngs[0]))
+        first = self.by.init(engine, starts, rngs)
+        return WarmStartState(self._begin(engine, starts, seeds), first, seeds, rows)
+
+    def _begin(self, engine: Engine, starts: Starts, seeds: Sequence[int]) -> Any:
+        return self.base.init(engine, starts, [generator(seed, "method") for seed in seeds])
+
+    def keep_in(self, state: WarmStartState, folder: Path) -> None:
+        """As both parts do."""
+        state.folder = folder
+        if not state.ready:
+            self.by.keep_in(state.first, folder)
+        self.base.keep_in(state.base, folder)
+
+    def remarks(self, state: WarmStartState) -> list[str]:
+        """As the method does."""
+        return self.base.remarks(state.base) if state.ready else []
+
+    def step(self, engine: Engine, state: WarmStartState, batch: Batch) -> tuple[WarmStartState, Info]:
+        """A step of the optimiser, or of the method."""
+        if batch.step >= self.steps:
+            state.base, info = self.base.step(engine, state.base, second_part(self._all_rows(batch), self.steps))
+            return state, info
+        info = Info(0.0)
+        if not state.stopped:
+            here, streams = first_part(batch, self.steps), len(state.seeds) * self.by.facts().streams
+            if self.base.facts().reads == "full":
+                here = some_rows(here, self.batch_size, streams, state.rows)
+            else:
+                here = streams_of(here, streams)
+            state.first, info = self.by.step(engine, state.first, here)
+            state.stopped = info.done
+        if info.status.ok and batch.step + 1 == self.steps:
+            points = [centre_of(found).mean for found in self.by.posteriors(engine, state.first, None)]
+            state.base = self._begin(engine, Starts.at(torch.stack(points)), state.seeds)
+            state.first, state.ready = None, True
+            if state.folder is not None:
+                self.base.keep_in(state.base, state.folder)
+        return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
+
+    def _all_rows(self, batch: Batch) -> Batch:
+        """With the rows that were held out, where all data are read."""
+        if not self.all_rows or batch.held_out is None or batch.whole is None or self.base.facts().reads != "full":
+            return batch
+        whole = batch.whole.with_held_out()
+        if whole is batch.whole:
+            return batch
+        rows = next(whole.full_pass(len(whole)))
+        return replace(
+            batch, x=rows.x, y=rows.y, index=rows.index, weights=rows.weights, num_data=len(whole), whole=whole
+        )
+
+    def posteriors(self, engine: Engine, state: WarmStartState, data: Data | None) -> tuple[Posterior, ...]:
+        """The method's."""
+        if not state.ready:
+            raise NumericalError(
+                "there is no posterior yet: the run ended while its start was looked for. After an interruption, call "
+                "fit again with the same checkpoint."
+            )
+        return self.base.posteriors(engine, state.base, data)
