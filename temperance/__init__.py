@@ -26,8 +26,11 @@ if _TYPE_CHECKING:
     from temperance.model.likelihoods import (
         Bernoulli,
         Categorical,
+        CuratedLabels,
         HeteroscedasticNormal,
         Likelihood,
+        NoisyDirichlet,
+        NoisyLabels,
         Normal,
         PerPosition,
         Poisson,
@@ -57,6 +60,7 @@ if _TYPE_CHECKING:
         *inference.__all__,
         "Bernoulli",
         "Categorical",
+        "CuratedLabels",
         "FanIn",
         "Fitted",
         "GaussianPrior",
@@ -66,6 +70,8 @@ if _TYPE_CHECKING:
         "Learned",
         "Likelihood",
         "MixturePrior",
+        "NoisyDirichlet",
+        "NoisyLabels",
         "Normal",
         "PerLayer",
         "PerPosition",
@@ -104,8 +110,8 @@ if _TYPE_CHECKING:
     ]
 
 _LIKELIHOODS = (
-    *("Bernoulli", "Categorical", "HeteroscedasticNormal", "Likelihood", "Normal", "PerPosition", "Poisson"),
-    "StudentT",
+    *("Bernoulli", "Categorical", "CuratedLabels", "HeteroscedasticNormal", "Likelihood", "NoisyDirichlet"),
+    *("NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
 )
 _PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
 _PUBLIC = {

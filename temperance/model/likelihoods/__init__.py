@@ -2,6 +2,9 @@
 
 from temperance.model.likelihoods.base import LearnedParameter, LearnedValues, Likelihood, QuantityLikelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
+from temperance.model.likelihoods.curated import CuratedLabels
+from temperance.model.likelihoods.dirichlet import NoisyDirichlet
+from temperance.model.likelihoods.noisy import NoisyLabels
 from temperance.model.likelihoods.normal import HeteroscedasticNormal, Normal
 from temperance.model.likelihoods.poisson import Poisson
 from temperance.model.likelihoods.positions import PerPosition
@@ -12,11 +15,14 @@ __all__ = [
     "AdditiveGaussianNoise",
     "Bernoulli",
     "Categorical",
+    "CuratedLabels",
     "GaussianNoise",
     "HeteroscedasticNormal",
     "LearnedParameter",
     "LearnedValues",
     "Likelihood",
+    "NoisyDirichlet",
+    "NoisyLabels",
     "Normal",
     "PerPosition",
     "Poisson",
