@@ -26,6 +26,7 @@ if _TYPE_CHECKING:
     from temperance.model.likelihoods import (
         Bernoulli,
         Categorical,
+        ContaminatedNormal,
         CuratedLabels,
         HeteroscedasticNormal,
         Likelihood,
@@ -60,6 +61,7 @@ if _TYPE_CHECKING:
         *inference.__all__,
         "Bernoulli",
         "Categorical",
+        "ContaminatedNormal",
         "CuratedLabels",
         "FanIn",
         "Fitted",
@@ -110,8 +112,8 @@ if _TYPE_CHECKING:
     ]
 
 _LIKELIHOODS = (
-    *("Bernoulli", "Categorical", "CuratedLabels", "HeteroscedasticNormal", "Likelihood", "NoisyDirichlet"),
-    *("NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
+    *("Bernoulli", "Categorical", "ContaminatedNormal", "CuratedLabels", "HeteroscedasticNormal", "Likelihood"),
+    *("NoisyDirichlet", "NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
 )
 _PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
 _PUBLIC = {

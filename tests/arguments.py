@@ -324,7 +324,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),
     "0": "Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
-    "1.5": "FanIn.bias RandomBasis.scale decide.NeuralLinear.precision decide.NormalInverseGamma.precision",
+    "1.5": "ContaminatedNormal.factor FanIn.bias RandomBasis.scale decide.NeuralLinear.precision decide.NormalInverseGamma.precision",
     "None": (
         "Collect.every FunctionalLaplace.base FunctionalLaplace.size GGMC.batch_size HMC.length HMC.mass "
         "Laplace.base MCDropout.base MCLMC.mass NUTS.mass RandomBasis.base SWAG.every Tune.every "
@@ -349,7 +349,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.Process.prior_precision"
     ),
     "None {}": "posteriors.LaplacePosterior.buffers",
-    "None 1.5": "Normal.scale SWAG.lr StudentT.scale",
+    "None 1.5": "ContaminatedNormal.scale Normal.scale SWAG.lr StudentT.scale",
     "[] tuple": "nn.CNN.channels nn.MLP.hidden",
     "None lambda": "Target.subset",
     "-1 0 1.5 nan inf": "linalg.KroneckerBlock.rows",

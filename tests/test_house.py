@@ -17,8 +17,8 @@ from temperance.core.outcomes import Outcome
 HOUSE = Path(tp.__file__).parent
 NAMES = {"classification", "regression", "counts"}
 LIKELIHOODS = {
-    *("Bernoulli", "Categorical", "CuratedLabels", "HeteroscedasticNormal", "NoisyDirichlet", "NoisyLabels", "Normal"),
-    *("Poisson", "StudentT", "CountPredictive"),
+    *("Bernoulli", "Categorical", "ContaminatedNormal", "CuratedLabels", "HeteroscedasticNormal", "NoisyDirichlet"),
+    *("NoisyLabels", "Normal", "Poisson", "StudentT", "CountPredictive"),
 }
 # These may know likelihoods by name: they themselves; kernels in C of three of them; and the laboratory, which is
 # written about models that it has chosen itself.

@@ -26,6 +26,8 @@ CASES = [
     (tp.Poisson(), 2),
     (tp.StudentT(5.0, 0.7), 1),
     (tp.StudentT(6.0, None, 2), 2),
+    (tp.ContaminatedNormal(0.1, 5.0, 0.7), 1),
+    (tp.ContaminatedNormal(0.2, 4.0, None, 2), 2),
     (tp.CuratedLabels(3), 4),
     (tp.CuratedLabels(3, undecided=True), 3),
     (tp.NoisyLabels(0.2), 3),

@@ -21,12 +21,18 @@ def classes(rng: torch.Generator) -> Tensor:
     return torch.randint(3, (ROWS,), generator=rng)
 
 
+def reals(rng: torch.Generator) -> Tensor:
+    return X[:, :1] + torch.randn(ROWS, 1, generator=rng)
+
+
 CASES: dict[str, tuple[tp.Likelihood, int, Callable[[torch.Generator], Tensor]]] = {
     "curated": (tp.CuratedLabels(3), 3, classes),
     "curated, with undecided rows": (tp.CuratedLabels(2, undecided=True), 2, classes),  # 2 is undecided
     "noisy labels": (tp.NoisyLabels(0.1), 3, classes),
     "noisy labels, rate learned": (tp.NoisyLabels(), 3, classes),
     "noisy Dirichlet": (tp.NoisyDirichlet(0.05), 3, classes),
+    "contaminated": (tp.ContaminatedNormal(scale=0.5), 1, reals),
+    "contaminated, scale learned": (tp.ContaminatedNormal(0.1, 5.0), 1, reals),
 }
 METHODS = {
     "MAP": tp.MAP(lr=0.01),

@@ -2,6 +2,7 @@
 
 from temperance.model.likelihoods.base import LearnedParameter, LearnedValues, Likelihood, QuantityLikelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
+from temperance.model.likelihoods.contaminated import ContaminatedNormal
 from temperance.model.likelihoods.curated import CuratedLabels
 from temperance.model.likelihoods.dirichlet import NoisyDirichlet
 from temperance.model.likelihoods.noisy import NoisyLabels
@@ -15,6 +16,7 @@ __all__ = [
     "AdditiveGaussianNoise",
     "Bernoulli",
     "Categorical",
+    "ContaminatedNormal",
     "CuratedLabels",
     "GaussianNoise",
     "HeteroscedasticNormal",
