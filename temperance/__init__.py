@@ -30,12 +30,14 @@ if _TYPE_CHECKING:
         CuratedLabels,
         HeteroscedasticNormal,
         Likelihood,
+        NegativeBinomial,
         NoisyDirichlet,
         NoisyLabels,
         Normal,
         PerPosition,
         Poisson,
         StudentT,
+        ZeroInflated,
     )
     from temperance.model.priors import (
         FanIn,
@@ -72,6 +74,7 @@ if _TYPE_CHECKING:
         "Learned",
         "Likelihood",
         "MixturePrior",
+        "NegativeBinomial",
         "NoisyDirichlet",
         "NoisyLabels",
         "Normal",
@@ -82,6 +85,7 @@ if _TYPE_CHECKING:
         "StudentT",
         "StudentTPrior",
         "Target",
+        "ZeroInflated",
         "__version__",
         "biases",
         "calibrate",
@@ -113,7 +117,8 @@ if _TYPE_CHECKING:
 
 _LIKELIHOODS = (
     *("Bernoulli", "Categorical", "ContaminatedNormal", "CuratedLabels", "HeteroscedasticNormal", "Likelihood"),
-    *("NoisyDirichlet", "NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
+    *("NegativeBinomial", "NoisyDirichlet", "NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
+    "ZeroInflated",
 )
 _PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
 _PUBLIC = {

@@ -134,6 +134,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "On": lambda: {"subset": "2", "base": tp.MAP()},
     "CuratedLabels": lambda: {"labellers": 3},
     "PerPosition": lambda: {"each": tp.Categorical()},
+    "ZeroInflated": lambda: {"each": tp.Poisson()},
     "outcomes.ByPosition": lambda: {"of": tp.outcomes.Classes()},
     "outcomes.CategoriesByPosition": lambda: {"of": tp.outcomes.Classes()},
     "outcomes.QuantitiesByPosition": lambda: {"of": tp.outcomes.Reals()},
@@ -298,7 +299,7 @@ LEGAL: dict[str, str] = {
     "None 0": "burn",
     "lambda": "schedule score",
     "matrix": "gradient in_scale out_scale precision rest roots values_out variance",
-    "None 1.5": "bandwidth clip step_size time",
+    "None 1.5": "bandwidth clip dispersion step_size time",
     "None True": "batched shift target_noise",
     "None 0 1.5": "penalty",
     "None matrix": "basis_in basis_out corrected prior_mean x_mean x_scale y_mean y_scale",
@@ -324,7 +325,10 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),
     "0": "Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
-    "1.5": "ContaminatedNormal.factor FanIn.bias RandomBasis.scale decide.NeuralLinear.precision decide.NormalInverseGamma.precision",
+    "1.5": (
+        "ContaminatedNormal.factor FanIn.bias RandomBasis.scale decide.NeuralLinear.precision "
+        "decide.NormalInverseGamma.precision"
+    ),
     "None": (
         "Collect.every FunctionalLaplace.base FunctionalLaplace.size GGMC.batch_size HMC.length HMC.mass "
         "Laplace.base MCDropout.base MCLMC.mass NUTS.mass RandomBasis.base SWAG.every Tune.every "

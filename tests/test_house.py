@@ -18,7 +18,7 @@ HOUSE = Path(tp.__file__).parent
 NAMES = {"classification", "regression", "counts"}
 LIKELIHOODS = {
     *("Bernoulli", "Categorical", "ContaminatedNormal", "CuratedLabels", "HeteroscedasticNormal", "NoisyDirichlet"),
-    *("NoisyLabels", "Normal", "Poisson", "StudentT", "CountPredictive"),
+    *("NegativeBinomial", "NoisyLabels", "Normal", "Poisson", "StudentT", "ZeroInflated", "CountPredictive"),
 }
 # These may know likelihoods by name: they themselves; kernels in C of three of them; and the laboratory, which is
 # written about models that it has chosen itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -26,7 +27,7 @@ def integral(law: tp.ContaminatedNormal, function) -> float:
     """∫ over the line, in pieces on which neither part changes much."""
     edges = [0.0, 1.0, 3.0, 6.0, 10.0, 3 * law.factor, 10 * law.factor, 14 * law.factor]
     edges = sorted(set(edges))
-    halves = [scipy.integrate.quad(function, a, b, epsabs=1e-13)[0] for a, b in zip(edges, edges[1:], strict=False)]
+    halves = [scipy.integrate.quad(function, a, b, epsabs=1e-13)[0] for a, b in itertools.pairwise(edges)]
     return 2 * sum(halves)
 
 
@@ -38,7 +39,9 @@ def test_log_prob_and_expectations_against_scipy(law: tp.ContaminatedNormal) -> 
     torch.testing.assert_close(law.log_prob(f, y, {}), torch.tensor(expected, dtype=torch.float64))
     narrower = tp.ContaminatedNormal(law.share, law.factor, 0.5)
     torch.testing.assert_close(narrower.log_prob(0.5 * f, 0.5 * y, {}), torch.tensor(expected).double() + math.log(2))
-    assert law.standard_entropy() == pytest.approx(integral(law, lambda z: -density(law, z) * math.log(density(law, z))))
+    assert law.standard_entropy() == pytest.approx(
+        integral(law, lambda z: -density(law, z) * math.log(density(law, z)))
+    )
     assert law.standard_variance() == pytest.approx(integral(law, lambda z: z * z * density(law, z)))
 
     def slope(z: float) -> float:  # −d log density / dz
@@ -102,6 +105,6 @@ def test_the_right_noise_beats_the_plain_one_on_rows_with_outliers(method: tp.in
         fitted = tp.fit(target, method, train, epochs=60, seed=0, progress=False)
         score[type(law)] = fitted.evaluate(test)["log_loss"]
         scale[type(law)] = float(fitted.posterior.mean[-1].exp()) if method != tp.MAP(lr=0.05) else 0.2
-    assert score[tp.ContaminatedNormal] < score[tp.Normal] - 0.15
-    assert score[tp.ContaminatedNormal] < score[tp.StudentT]
+    assert score[tp.ContaminatedNormal] < score[tp.Normal] - 0.5
+    assert score[tp.ContaminatedNormal] < score[tp.StudentT] - 0.02
     assert scale[tp.ContaminatedNormal] == pytest.approx(0.2, rel=0.15)

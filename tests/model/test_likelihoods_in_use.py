@@ -25,12 +25,20 @@ def reals(rng: torch.Generator) -> Tensor:
     return X[:, :1] + torch.randn(ROWS, 1, generator=rng)
 
 
+def counts(rng: torch.Generator) -> Tensor:
+    return torch.poisson((1 + X[:, :1]).exp(), generator=rng) * (torch.rand(ROWS, 1, generator=rng) > 0.3)
+
+
 CASES: dict[str, tuple[tp.Likelihood, int, Callable[[torch.Generator], Tensor]]] = {
     "curated": (tp.CuratedLabels(3), 3, classes),
     "curated, with undecided rows": (tp.CuratedLabels(2, undecided=True), 2, classes),  # 2 is undecided
     "noisy labels": (tp.NoisyLabels(0.1), 3, classes),
     "noisy labels, rate learned": (tp.NoisyLabels(), 3, classes),
     "noisy Dirichlet": (tp.NoisyDirichlet(0.05), 3, classes),
+    "negative binomial": (tp.NegativeBinomial(0.5), 1, counts),
+    "negative binomial, dispersion learned": (tp.NegativeBinomial(), 1, counts),
+    "zero-inflated": (tp.ZeroInflated(tp.Poisson()), 2, counts),
+    "zero-inflated, dispersion learned": (tp.ZeroInflated(tp.NegativeBinomial()), 2, counts),
     "contaminated": (tp.ContaminatedNormal(scale=0.5), 1, reals),
     "contaminated, scale learned": (tp.ContaminatedNormal(0.1, 5.0), 1, reals),
 }

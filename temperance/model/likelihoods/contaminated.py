@@ -130,8 +130,8 @@ class ContaminatedNormal(HomoscedasticLikelihood):
 
 @functools.cache
 def _expectations(share: float, factor: float) -> tuple[float, float, float]:
-    """Entropy, information of log scale, and of location, of a noise of scale 1: Gauss–Legendre in pieces that grow from
-    0 to 12 k standard deviations, and by symmetry twice."""
+    """Entropy, information of log scale, and of location, of a noise of scale 1: Gauss–Legendre in pieces that grow
+    from 0 to 12 k standard deviations, and by symmetry twice."""
     law = ContaminatedNormal(share, factor, scale=1.0)
     edges = np.concatenate([[0.0], np.geomspace(0.25, _REACH * factor, 60)])
     node, weight = np.polynomial.legendre.leggauss(12)
