@@ -183,6 +183,22 @@ def test_mixtures_of_members_by_brute_force(law: CountLikelihood) -> None:
     assert float(error.abs().max()) < 5
 
 
+@pytest.mark.parametrize(("means", "dispersion", "close"), [((3e4, 5e4), 0.4, 1e-7), ((1e5, 1.01e5), 1e-5, 1e-3)])
+def test_members_of_large_counts_by_brute_force(means: tuple[float, float], dispersion: float, close: float) -> None:
+    """Sums that skip counts, and Gaussians in place of laws that nearly are."""
+    f = torch.tensor(means, dtype=torch.float64).log().view(2, 1, 1)
+    pred = from_outputs(f, tp.NegativeBinomial(dispersion))
+    normal = bool(tp.NegativeBinomial(dispersion).nearly_normal(f, {}).all())
+    assert normal == (dispersion < 0.01)
+    k = np.arange(1_500_000 if dispersion > 0.01 else 200_000)
+    each = np.stack([scipy_law(mean, dispersion).pmf(k) for mean in means])
+    mixed = each.mean(0)
+    expected = -scipy.special.xlogy(mixed, mixed).sum() + scipy.special.xlogy(each, each).sum() / 2
+    assert 0.01 < expected < 0.6
+    assert float(pred.mutual_information()) == pytest.approx(expected, rel=close)
+    assert float(pred.quantile(0.9)) == int((mixed.cumsum() < 0.9).sum())
+
+
 @laws
 def test_far_outputs_give_numbers(law: CountLikelihood) -> None:
     """Rates of e⁻¹⁰⁰ and e⁶⁰, in float32 training and in predictions."""

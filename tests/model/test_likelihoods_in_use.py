@@ -45,6 +45,7 @@ CASES: dict[str, tuple[tp.Likelihood, int, Callable[[torch.Generator], Tensor]]]
 METHODS = {
     "MAP": tp.MAP(lr=0.01),
     "SGHMC": tp.Collect(tp.SGHMC(lr=0.002), burn=0.3, every=1),
+    "HMC": tp.Collect(tp.HMC(step_size=0.03, length=4), burn=0.3, every=1),
     "Variational": tp.Variational(lr=0.01),
     "Laplace, KFAC": tp.Laplace(tp.MAP(lr=0.01), curvature=tp.KFAC()),
     "Laplace, KFAC by Monte Carlo": tp.Laplace(tp.MAP(lr=0.01), curvature=tp.KFAC(kind="monte-carlo", samples=2)),
