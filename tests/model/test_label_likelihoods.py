@@ -275,3 +275,18 @@ def test_held_out_rows_are_scored_by_a_density() -> None:
     theta = target.fresh_theta(0)
     outputs = engine.outputs(theta[None], x)[0]
     assert engine.held_out_score(theta, data) == pytest.approx(-float(F.cross_entropy(outputs, y)))
+
+
+@pytest.mark.parametrize("law", [tp.NoisyDirichlet(0.1), tp.CuratedLabels(3)], ids=repr)
+def test_a_factor_for_theta_has_no_evidence(law: tp.Likelihood) -> None:
+    """As a tempered likelihood has none. What sums to one has it: undecided rows count among the answers."""
+    x, y = rows()
+    target = tp.Target(network(), law, tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.Laplace(curvature=tp.Dense()), (x, y), progress=False)
+    with pytest.raises(ArgumentError, match=r"a likelihood that sums to one over y \(`normalised`\)"):
+        fitted.posterior.log_evidence(tolerance=math.inf)
+    with pytest.raises(ArgumentError, match="`tune`: the evidence is defined"):
+        tp.fit(target, tp.Laplace(tune="scalar"), (x, y), progress=False)
+    proper = target.with_likelihood(tp.CuratedLabels(3, undecided=True))
+    found = tp.fit(proper, tp.Laplace(curvature=tp.Dense()), (x, y), progress=False).posterior
+    assert math.isfinite(found.log_evidence(tolerance=math.inf))
