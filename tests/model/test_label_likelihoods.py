@@ -88,7 +88,7 @@ def test_sure_networks_have_a_finite_probability_of_undecided_rows(labellers: in
     assert slope[0].tolist() == pytest.approx([-1.0, 1.0, 0.0], abs=1e-5)
 
 
-def test_curated_labels_predict_what_one_labeller_says() -> None:
+def test_curated_labels_predict_by_categorical() -> None:
     x, y = rows()
     y = torch.where(torch.arange(40) % 5 == 0, 3, y)  # three classes; 3 is undecided
     target = tp.Target(network(), tp.CuratedLabels(2, undecided=True), tp.GaussianPrior(1.0))
@@ -116,6 +116,28 @@ def test_undecided_rows_teach_that_a_row_is_in_doubt() -> None:
         fitted = tp.fit(target, tp.MAP(lr=0.05), (x, y), epochs=150, progress=False)
         sure.append(float(fitted.predict(x[:1]).probs.max()))
     assert sure[0] < 0.75 < 0.97 < sure[1]  # Σ p³ = 10/60 has no solution above a half: 0.25 at p = ½ is the least
+
+
+def test_undecided_rows_are_what_tells_one_labeller_from_three() -> None:
+    """Three labellers whose logit is 2 x. With the rows on which they disagreed the slope is found; from those that
+    were kept it comes out three times as steep, which is that of kept labels. Log-loss of either kind says so."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(6000, 1, generator=rng, dtype=torch.float64)
+    said = (torch.rand(6000, 3, generator=rng) < (2 * x).sigmoid()).long()
+    agreed = (said == said[:, :1]).all(1)
+    all_rows, kept = (x, torch.where(agreed, said[:, 0], 2)), (x[agreed], said[agreed, 0])
+    slope, single, curated = [], [], []
+    for law, data in ((tp.CuratedLabels(3, undecided=True), all_rows), (tp.CuratedLabels(3), kept)):
+        target = tp.Target(nn.Linear(1, 2).double(), law, tp.GaussianPrior(10.0))
+        fitted = tp.fit(target, tp.MAP(lr=0.1), data, epochs=40, batch_size=500, progress=False)
+        weight = fitted.network().weight.detach()
+        slope.append(float(weight[1] - weight[0]))
+        single.append(fitted.evaluate((x, (torch.rand(6000, 1, generator=rng) < (2 * x).sigmoid()).long()))["log_loss"])
+        curated.append(fitted.evaluate(kept)["log_loss"])
+    assert slope[0] == pytest.approx(2.0, rel=0.1)
+    assert slope[1] == pytest.approx(6.0, rel=0.15)
+    assert single[0] < single[1] - 0.1
+    assert curated[1] < curated[0] - 0.02
 
 
 def test_what_curated_labels_refuse() -> None:

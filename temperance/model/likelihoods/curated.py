@@ -23,19 +23,19 @@ class CuratedLabels(ClassLikelihood):
 
         log p(kept, y | f) = S log p_y,        log p(undecided | f) = log(1 − Σ_c p_c^S).
 
-    That a row was kept is itself evidence: its class is plain to see. (Given that it was kept, y has the distribution
-    softmax(S f), which throws this evidence away.) The factor p_y^S does not sum to one over y, for what is missing
-    belongs to rows that were never kept. Training on kept rows alone is training ``Categorical()`` with
-    ``likelihood_temperature`` 1/S, whatever the method: energies, gradients and curvature are the same.
+    That a row was kept is itself evidence: its class is plain to see. Training on kept rows alone is training
+    ``Categorical()`` with ``likelihood_temperature`` 1/S, whatever the method: energies, gradients and curvature are
+    the same. Then p_y^S does not sum to one over y, for what is missing belongs to rows that were never kept.
 
     Args:
         labellers: S.
         undecided: whether the data have the rows as well on which labellers disagreed, with the label C (the number
             of outputs). The C + 1 probabilities then sum to one.
 
-    Predictions are of what a single labeller would say, p_c, averaged over θ: ``evaluate`` scores test labels by
-    log p_y as under ``Categorical()``, and takes no undecided rows. Test labels that were curated too come out better
-    than labels of one labeller would.
+    Predictions are p, averaged over θ, and ``evaluate`` scores test labels by log p_y as under ``Categorical()``; it
+    takes no undecided rows. With undecided rows p tends to what one labeller says. Without them nothing speaks for
+    doubt, and with many rows p tends to the distribution of a label that was kept, softmax(S f*) where f* are one
+    labeller's logits: right for test labels that are curated likewise, too sure of a single labeller.
 
     >>> two = CuratedLabels(labellers=2, undecided=True)
     >>> two.log_prob(torch.zeros(3, 2), torch.tensor([0, 1, 2]), {}).exp()
@@ -63,7 +63,7 @@ class CuratedLabels(ClassLikelihood):
 
     @property
     def for_new_rows(self) -> Likelihood:
-        """What one labeller says."""
+        """p."""
         return _ONE
 
     def labels_for(self, num_outputs: int) -> int:
@@ -153,7 +153,7 @@ class CuratedLabels(ClassLikelihood):
         return self.labellers**0.5 * _ONE.fisher_draw(outputs, learned, rng)
 
     def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """What one labeller says; with undecided rows, C + 1 probabilities: to be kept with each label, or not."""
+        """p; with undecided rows, C + 1 probabilities: to be kept with each label, or not."""
         if not self.undecided:
             return probabilities(outputs)
         kept = (self.labellers * outputs.log_softmax(-1)).exp()
