@@ -26,12 +26,18 @@ if _TYPE_CHECKING:
     from temperance.model.likelihoods import (
         Bernoulli,
         Categorical,
+        ContaminatedNormal,
+        CuratedLabels,
         HeteroscedasticNormal,
         Likelihood,
+        NegativeBinomial,
+        NoisyDirichlet,
+        NoisyLabels,
         Normal,
         PerPosition,
         Poisson,
         StudentT,
+        ZeroInflated,
     )
     from temperance.model.priors import (
         FanIn,
@@ -57,6 +63,8 @@ if _TYPE_CHECKING:
         *inference.__all__,
         "Bernoulli",
         "Categorical",
+        "ContaminatedNormal",
+        "CuratedLabels",
         "FanIn",
         "Fitted",
         "GaussianPrior",
@@ -66,6 +74,9 @@ if _TYPE_CHECKING:
         "Learned",
         "Likelihood",
         "MixturePrior",
+        "NegativeBinomial",
+        "NoisyDirichlet",
+        "NoisyLabels",
         "Normal",
         "PerLayer",
         "PerPosition",
@@ -74,6 +85,7 @@ if _TYPE_CHECKING:
         "StudentT",
         "StudentTPrior",
         "Target",
+        "ZeroInflated",
         "__version__",
         "biases",
         "calibrate",
@@ -104,8 +116,9 @@ if _TYPE_CHECKING:
     ]
 
 _LIKELIHOODS = (
-    *("Bernoulli", "Categorical", "HeteroscedasticNormal", "Likelihood", "Normal", "PerPosition", "Poisson"),
-    "StudentT",
+    *("Bernoulli", "Categorical", "ContaminatedNormal", "CuratedLabels", "HeteroscedasticNormal", "Likelihood"),
+    *("NegativeBinomial", "NoisyDirichlet", "NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
+    "ZeroInflated",
 )
 _PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
 _PUBLIC = {

@@ -132,7 +132,9 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "Layout": lambda: {"entries": target().layout.entries},
     "MixturePrior": lambda: {"components": (tp.GaussianPrior(), tp.LaplacePrior())},
     "On": lambda: {"subset": "2", "base": tp.MAP()},
+    "CuratedLabels": lambda: {"labellers": 3},
     "PerPosition": lambda: {"each": tp.Categorical()},
+    "ZeroInflated": lambda: {"each": tp.Poisson()},
     "outcomes.ByPosition": lambda: {"of": tp.outcomes.Classes()},
     "outcomes.CategoriesByPosition": lambda: {"of": tp.outcomes.Classes()},
     "outcomes.QuantitiesByPosition": lambda: {"of": tp.outcomes.Reals()},
@@ -268,7 +270,7 @@ LEGAL: dict[str, str] = {
         "accept activation antithetic base basis batch_size batches bends betas block blocks channels components "
         "confidence count curvature curve cycle dense_limit depth draws dtype each embedding ends entries "
         "estimator every factor factor_limit false_alarms family first hidden image_size in_channels in_features "
-        "index inner kernel kind kl left length level likelihood limit lstm matrix max_depth method network "
+        "index inner kernel kind kl labellers left length level likelihood limit lstm matrix max_depth method network "
         "num_arms num_data num_outputs operator optimizer out_features params particles places points pool prior "
         "prior_precision priors rank read_every right risk rule samples share sharing shortcut size sizes space "
         "statistics temperatures terms theta until values_in vectors vocabulary window x y"
@@ -280,7 +282,7 @@ LEGAL: dict[str, str] = {
     "[]": "classes dropouts features knots parts scores values",
     "{}": "buffers optimizer_args scheduler_args",
     "1.5": (
-        "c data_factor df epsilon gain gamma initial_hessian initial_scale likelihood_temperature losses lr mass "
+        "alpha c data_factor df epsilon gain gamma initial_hessian initial_scale likelihood_temperature losses lr mass "
         "prior_scale rate reach shape spread temperature tolerance wins"
     ),
     "-1 0": "rows",
@@ -290,14 +292,14 @@ LEGAL: dict[str, str] = {
         "transitions tune weights"
     ),
     "True": (
-        "adjusted allow_batch_norm bias dense freeze_batch_norm has_bias noise per_class per_output randomised "
-        "schedule_steps sticking_the_landing tempered by_position"
+        "adjusted allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
+        "randomised schedule_steps sticking_the_landing tempered by_position undecided"
     ),
     "tuple": "probs widths",
     "None 0": "burn",
     "lambda": "schedule score",
     "matrix": "gradient in_scale out_scale precision rest roots values_out variance",
-    "None 1.5": "bandwidth clip step_size time",
+    "None 1.5": "bandwidth clip dispersion step_size time",
     "None True": "batched shift target_noise",
     "None 0 1.5": "penalty",
     "None matrix": "basis_in basis_out corrected prior_mean x_mean x_scale y_mean y_scale",
@@ -323,14 +325,17 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),
     "0": "Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
-    "1.5": "FanIn.bias RandomBasis.scale decide.NeuralLinear.precision decide.NormalInverseGamma.precision",
+    "1.5": (
+        "ContaminatedNormal.factor FanIn.bias RandomBasis.scale decide.NeuralLinear.precision "
+        "decide.NormalInverseGamma.precision"
+    ),
     "None": (
         "Collect.every FunctionalLaplace.base FunctionalLaplace.size GGMC.batch_size HMC.length HMC.mass "
         "Laplace.base MCDropout.base MCLMC.mass NUTS.mass RandomBasis.base SWAG.every Tune.every "
         "decide.EpsilonGreedy.batch_size decide.EpsilonGreedy.draws decide.NeuralLinear.batch_size "
         "decide.NeuralLinear.draws decide.ThompsonSampling.batch_size decide.ThompsonSampling.draws "
         "decide.conformal.AdaptiveConformal.window posteriors.LaplacePosterior.prior "
-        "posteriors.LaplacePosterior.likelihood PerPosition.shape"
+        "posteriors.LaplacePosterior.likelihood PerPosition.shape NoisyLabels.rate"
     ),
     "True": "nn.FilterResponseNorm.threshold",
     "0 1.5": (
@@ -348,7 +353,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.Process.prior_precision"
     ),
     "None {}": "posteriors.LaplacePosterior.buffers",
-    "None 1.5": "Normal.scale SWAG.lr StudentT.scale",
+    "None 1.5": "ContaminatedNormal.scale Normal.scale SWAG.lr StudentT.scale",
     "[] tuple": "nn.CNN.channels nn.MLP.hidden",
     "None lambda": "Target.subset",
     "-1 0 1.5 nan inf": "linalg.KroneckerBlock.rows",

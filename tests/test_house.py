@@ -16,7 +16,10 @@ from temperance.core.outcomes import Outcome
 
 HOUSE = Path(tp.__file__).parent
 NAMES = {"classification", "regression", "counts"}
-LIKELIHOODS = {"Bernoulli", "Categorical", "HeteroscedasticNormal", "Normal", "Poisson", "StudentT", "CountPredictive"}
+LIKELIHOODS = {
+    *("Bernoulli", "Categorical", "ContaminatedNormal", "CuratedLabels", "HeteroscedasticNormal", "NoisyDirichlet"),
+    *("NegativeBinomial", "NoisyLabels", "Normal", "Poisson", "StudentT", "ZeroInflated", "CountPredictive"),
+}
 # These may know likelihoods by name: they themselves; kernels in C of three of them; and the laboratory, which is
 # written about models that it has chosen itself.
 ACQUAINTED = ("model/likelihoods/", "engine/native/", "lab/")

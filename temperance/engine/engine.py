@@ -306,7 +306,8 @@ class Engine:
         return -self.energy(theta, data, batch_size) / self.temperature
 
     def held_out_score(self, theta: Tensor, data: Data, buffers: dict[str, Tensor] | None = None) -> float:
-        """Mean log-likelihood of held-out data at one θ."""
+        """Mean log-likelihood of held-out data at one θ; that of new rows, where a factor for θ is no density in y."""
+        law = self.likelihood if self.likelihood.normalised else self.likelihood.for_new_rows
         stacked = None if not buffers else {name: value.unsqueeze(0) for name, value in buffers.items()}
         total, count = 0.0, 0.0
         learned = self.layout.unflatten(theta.unsqueeze(0), "likelihood")
@@ -314,7 +315,7 @@ class Engine:
             for batch in data.full_pass():
                 moved = batch.to(self.device)
                 outputs = self.outputs(theta.unsqueeze(0), moved.x, stacked)
-                total += float(_summed(self.likelihood.log_prob(outputs, moved.y, learned), moved))
+                total += float(_summed(law.log_prob(outputs, moved.y, learned), moved))
                 count += moved.size if moved.weights is None else float(moved.weights.sum())
         score = total / count
         return score if not math.isnan(score) else -math.inf

@@ -40,7 +40,7 @@ class EvidenceTerms(Value):
         num_targets: how many numbers y there are.
         noise: the noise scale of a ``Normal`` likelihood that was given one.
         dense: whether all of the curvature is kept.
-        tempered: whether a temperature other than one is in force.
+        tempered: whether a temperature other than one is in force, or a likelihood that is no density in y.
     """
 
     log_likelihood: float
@@ -137,7 +137,8 @@ class LaplacePosterior(CurvatureGaussian):
         terms = self.terms
         if terms.tempered:
             raise ArgumentError(
-                "the evidence is defined at temperature 1 and likelihood temperature 1; this posterior is tempered."
+                "the evidence is defined at temperature 1 and likelihood temperature 1, under a likelihood that sums "
+                "to one over y (`normalised`); this posterior is tempered, or its likelihood is a factor for θ."
             )
         allowed = terms.tolerance if tolerance is None else tolerance
         if not terms.slack <= allowed:

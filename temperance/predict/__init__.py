@@ -64,7 +64,8 @@ def predict(
         )
     inputs = engine.target.cast(inputs)
     engine = engine.on(engine.target.shaped(lambda: map_tensors(lambda t: t[:1], inputs)))
-    kind = PREDICTIVES.of(engine.likelihood.outcome)
+    likelihood = engine.likelihood.for_new_rows
+    kind = PREDICTIVES.of(likelihood.outcome)
     by = posterior.predicts if by is None else by
     if by not in ("network", *LINKS):
         raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {shown(by)}.")
@@ -78,7 +79,7 @@ def predict(
         inputs,
         batch_size=check_count(batch_size, "batch_size"),
     )
-    return kind(source, engine.likelihood)
+    return kind(source, likelihood)
 
 
 __all__ = [

@@ -18,7 +18,7 @@ from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs
 from temperance.engine.engine import Engine
-from temperance.model.likelihoods import Likelihood
+from temperance.model.likelihoods import Categorical, Likelihood
 from temperance.predict.classes import CategoryPredictive, ClassPredictive
 from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
 from temperance.predict.linearised_classes import LinearisedClassPredictive
@@ -79,6 +79,7 @@ def from_outputs(
             f"`likelihood` must be a temperance likelihood such as Categorical(); got {shown(likelihood)}."
         )
     likelihood.check_outputs(made[0])
+    likelihood = likelihood.for_new_rows
     share = torch.ones(len(made)) if weights is None else torch.as_tensor(weights)
     share = share.to(device=made.device, dtype=torch.float64)
     if share.shape != (len(made),) or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
@@ -188,7 +189,8 @@ class MovedPredictive(ClassPredictive):
 
     def __init__(self, base: CategoryPredictive, probs: Tensor) -> None:
         binary = not base.exclusive
-        super().__init__(TransportSource(base.source, base.likelihood, probs, binary), base.likelihood)
+        plain = base.likelihood if base.likelihood.closed_links else Categorical()  # of logarithms of probabilities
+        super().__init__(TransportSource(base.source, base.likelihood, probs, binary), plain)
         self.base = base
         self.__dict__["probs"] = probs.to(base.weights.dtype)
 
@@ -219,7 +221,7 @@ class MovedPredictive(ClassPredictive):
         source = self.source
         if isinstance(self.base, LinearisedMixin):
             functions = self.base.functions(max(FUNCTION_DRAWS, draws))
-            source = TransportSource(functions, self.likelihood, self.probs, not self.exclusive)
+            source = TransportSource(functions, self.base.likelihood, self.probs, not self.exclusive)
         return ClassPredictive(source, self.likelihood)
 
     def as_functions(self) -> ClassPredictive:

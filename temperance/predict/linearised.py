@@ -189,7 +189,7 @@ def predict_linearised(
 ) -> Predictive:
     """The predictive of the linearised network; see the module."""
     linear = Linearised(engine, posterior, x, batch_size)
-    parts, form, likelihood = len(linear.laws), linearised_kind(kind), engine.likelihood
+    parts, form, likelihood = len(linear.laws), linearised_kind(kind), engine.likelihood.for_new_rows
 
     def functions(count: int) -> FunctionSource:
         wanted = max(count, draws or 0)

@@ -33,6 +33,11 @@ class LinearisedClassPredictive(LinearisedMixin, ClassPredictive):
         """See :class:`LinearisedMixin`."""
         if by == "bridge" and not cast(Categories, likelihood.outcome).exclusive:
             raise ArgumentError("`by` 'bridge' is for Categorical; for yes/no labels use 'probit'.")
+        if by in CLOSED_FORMS and not likelihood.closed_links:
+            raise ArgumentError(
+                f"`by` {by!r} is for probabilities that are a softmax of the outputs; those of {likelihood!r} are not. "
+                "Use 'linearised'."
+            )
 
     @classmethod
     def of_points(cls, source: MarginalSource, likelihood: Likelihood, by: str) -> LinearisedMixin:

@@ -26,7 +26,7 @@ _SOBOL = 256  # quasi-random points of the noise where there are several outputs
 
 
 class RealPredictive(ValuePredictive):
-    """For ``Normal``, ``HeteroscedasticNormal`` and ``StudentT``."""
+    """For ``Normal``, ``HeteroscedasticNormal``, ``StudentT`` and ``ContaminatedNormal``."""
 
     @property
     def _family(self) -> RealLikelihood:

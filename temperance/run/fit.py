@@ -160,15 +160,26 @@ def _after_training(target: Target, start: nn.Module | None, data: Data, tell: b
     found, y = torch.cat(outputs), torch.cat(targets)
     settled = target.settled(found, y, data.weights)
     if tell and settled is not target:
-        noise = settled.likelihood.variance(found, settled.learned_start).mean(0).sqrt()
         warnings.warn(
-            f"{target.likelihood!r} learns its noise, and no training was asked for: it was set to "
-            f"{', '.join(f'{value:.3g}' for value in noise.tolist()[:5])}, what the network's residuals on these "
+            f"{target.likelihood!r} learns its noise{_of_noise(settled, found)}, what the network's residuals on these "
             f"{len(data)} rows say. New rows may be farther off: give the scale where you know it, or train.",
             TemperanceWarning,
             stacklevel=3,
         )
     return settled
+
+
+def _of_noise(settled: Target, outputs: Tensor) -> str:
+    """What it was set to: a scale in the units of y; where there are none the learned numbers themselves, by name."""
+    if settled.likelihood.outcome.has_units:
+        noise = settled.likelihood.variance(outputs, settled.learned_start).mean(0).sqrt()
+        which, values = "", noise.tolist()
+    else:
+        names = [p.name for p in settled.likelihood.learned_parameters()]
+        values = [value for name in names for value in settled.learned_start[name].tolist()]
+        which = f" ({', '.join(name.removeprefix('likelihood.') for name in names)})"
+    shown_values = ", ".join(f"{value:.3g}" for value in values[:5])
+    return f"{which}, and no training was asked for: it was set to {shown_values}"
 
 
 def _fingerprints(target: Target, method: Inference[Any]) -> dict[str, str]:

@@ -104,7 +104,8 @@ def _ks_probability(column: np.ndarray, log_density: object) -> float:
 def check_likelihood(likelihood: Likelihood, num_outputs: int = 2, false_alarm: float = 1e-6) -> Report:
     """Check that ``likelihood`` is a proper density in y, has the derivatives it claims, and draws that follow it.
 
-    * p(y | outputs) sums or integrates to one;
+    * p(y | outputs) sums or integrates to one; where it says that it does not (``normalised``), that is true, and what
+      it predicts by (``for_new_rows``) does, and has its moments;
     * ``log_prob`` takes a leading dimension of draws; ``hessian`` is the second derivative in the outputs (autograd);
     * ``fisher`` is the Hessian's expectation, ``mean``, ``variance`` and ``entropy`` are those of the draws, to
       Monte-Carlo error.
@@ -117,7 +118,11 @@ def check_likelihood(likelihood: Likelihood, num_outputs: int = 2, false_alarm: 
     rng = generator(0, "check-likelihood")
     outputs = torch.randn(3, num_outputs, generator=rng, dtype=torch.float64) * 0.7
     learned = {p.name: torch.full(p.shape, 0.2, dtype=torch.float64) for p in likelihood.learned_parameters()}
-    report.add("integrates to one", *_normalised(likelihood, outputs[:1], learned))
+    law = likelihood if likelihood.normalised else likelihood.for_new_rows
+    if not likelihood.normalised:
+        wrong, total = _normalised(likelihood, outputs[:1], learned)
+        report.add("does not integrate to one, as it says", not wrong, total)
+    report.add("integrates to one", *_normalised(law, outputs[:1], learned))
     wide = outputs.unsqueeze(0).expand(_DRAWS, -1, -1)
     many = {name: value.expand(_DRAWS, *value.shape) for name, value in learned.items()}
     y = likelihood.sample(wide, many, rng)
@@ -129,6 +134,8 @@ def check_likelihood(likelihood: Likelihood, num_outputs: int = 2, false_alarm: 
     report.add("batched over draws", torch.allclose(together[1], log_p[0]))
     report.add("summed", torch.allclose(likelihood.negative_log_likelihood(outputs, y[0], learned), -log_p[0].sum()))
     _check_curvature(report, likelihood, outputs, y, learned, false_alarm)
+    if law is not likelihood:
+        log_p = torch.stack([law.log_prob(outputs, row, learned) for row in y[:2000]])
     _check_moments(report, likelihood, outputs, y, log_p, learned, false_alarm)
     return report.raise_if_failed()
 
@@ -154,6 +161,14 @@ def _check_curvature(
     report.add("fisher is the expected hessian", float(deviation) < limit, f"{float(deviation):.1f} standard errors")
     lowest = float(torch.linalg.eigvalsh(fisher).min())
     report.add("fisher is positive semi-definite", lowest > -1e-10, f"smallest eigenvalue {lowest:.1e}")
+    columns = torch.stack(list(likelihood.fisher_columns(outputs, learned)), -1)
+    error = float((columns @ columns.mT - fisher).abs().max())
+    report.add("columns of the fisher", error < 1e-8, f"largest error {error:.1e}")
+    many = likelihood.fisher_draw(outputs.repeat(4000, 1), learned, generator(0, "check-fisher"))
+    drawn = many.view(4000, *outputs.shape)
+    squares = drawn.unsqueeze(-1) * drawn.unsqueeze(-2)
+    deviation = ((squares.mean(0) - fisher).abs() / (squares.std(0) / len(squares) ** 0.5 + 1e-9)).max()
+    report.add("draws of the fisher", float(deviation) < limit, f"{float(deviation):.1f} standard errors")
 
 
 def _check_moments(
@@ -194,7 +209,7 @@ def _normalised(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tens
 
 
 def _total_of_classes(likelihood: Likelihood, outputs: Tensor, learned: dict[str, Tensor]) -> float:
-    labels = range(outputs.shape[-1])
+    labels = range(likelihood.mean(outputs, learned).shape[-1])
     return sum(float(likelihood.log_prob(outputs, torch.tensor([k]), learned).exp()) for k in labels)
 
 

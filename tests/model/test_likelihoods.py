@@ -9,7 +9,7 @@ import torch
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, DataError, NetworkError, TemperanceWarning
-from temperance.model.likelihoods.categorical import probabilities
+from temperance.model.likelihoods.classes import probabilities
 from temperance.testing import CheckFailure, check_likelihood
 
 CASES = [
@@ -26,7 +26,23 @@ CASES = [
     (tp.Poisson(), 2),
     (tp.StudentT(5.0, 0.7), 1),
     (tp.StudentT(6.0, None, 2), 2),
+    (tp.ContaminatedNormal(0.1, 5.0, 0.7), 1),
+    (tp.ContaminatedNormal(0.2, 4.0, None, 2), 2),
+    (tp.NegativeBinomial(0.5), 1),
+    (tp.NegativeBinomial(None, 2), 2),
+    (tp.ZeroInflated(tp.Poisson()), 2),
+    (tp.ZeroInflated(tp.Poisson()), 4),
+    (tp.ZeroInflated(tp.NegativeBinomial(0.5)), 2),
+    (tp.ZeroInflated(tp.NegativeBinomial()), 4),
+    (tp.CuratedLabels(3), 4),
+    (tp.CuratedLabels(3, undecided=True), 3),
+    (tp.NoisyLabels(0.2), 3),
+    (tp.NoisyLabels(), 4),
+    (tp.NoisyDirichlet(0.05), 3),
+    (tp.NoisyDirichlet(1.3, gaussian=False), 3),
     (tp.PerPosition(tp.Categorical(), shape=(3, 3)), 9),
+    (tp.PerPosition(tp.CuratedLabels(3), shape=(2, 3)), 6),
+    (tp.PerPosition(tp.ZeroInflated(tp.Poisson()), shape=(2, 2)), 4),
     (tp.PerPosition(tp.Bernoulli(), shape=(2, 2, 1)), 4),
     (tp.PerPosition(tp.Normal(0.4), shape=(3, 2)), 6),
 ]
@@ -118,7 +134,39 @@ class _TooSure(tp.Normal):
         return mean + 0.9 * (super().sample(outputs, learned, rng) - mean)
 
 
+@dataclass(frozen=True, eq=False)
+class _Modest(tp.Normal):
+    """Says that it is no density, and is one."""
+
+    @property
+    def normalised(self):
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class _Boastful(tp.CuratedLabels):
+    """Says that it is a density, and is none."""
+
+    @property
+    def normalised(self):
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class _WrongDraws(tp.CuratedLabels):
+    """Scores of draws are S, not √S, times as long."""
+
+    def fisher_draw(self, outputs, learned, rng):
+        return self.score(outputs, self.sample(outputs, learned, rng), learned)
+
+
 def test_the_check_itself_can_fail():
+    with pytest.raises(CheckFailure, match="FAIL does not integrate to one, as it says"):
+        check_likelihood(_Modest(0.5), 1)
+    with pytest.raises(CheckFailure, match="FAIL integrates to one"):
+        check_likelihood(_Boastful(3), 3)
+    with pytest.raises(CheckFailure, match="FAIL draws of the fisher"):
+        check_likelihood(_WrongDraws(3), 3)
     with pytest.raises(CheckFailure, match="FAIL hessian"):
         check_likelihood(_ForgetsTwo(0.5), 1)
     with pytest.raises(CheckFailure, match="FAIL variance"):

@@ -192,7 +192,7 @@ def _predicted(
     engine = Engine(target)
     for k, chain in enumerate(chains):
         predictive = predict(engine, Draws(chain.theta, chain.buffers), x, batch_size=batch_size, by="network")
-        source, likelihood = predictive.source, target.likelihood
+        source, likelihood = predictive.source, predictive.likelihood
         if y is not None and known is None:
             known = likelihood.prepare(torch.as_tensor(y).to(target.device), source.num_outputs, target.layout.dtype)
         rng = generator(seed, "arviz-predictive", k, device=target.device)

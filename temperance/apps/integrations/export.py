@@ -156,7 +156,7 @@ def predictive_module(
     values |= {n: v.to(target.device).clone() for n, v in buffers.items()}
     learned = {n: v.clone() for n, v in target.layout.unflatten(theta, "likelihood").items()}
     network = _without(copy.deepcopy(target.network).requires_grad_(False), list(values))
-    return ExportableDraws(network, target.likelihood, weights, values, learned, chosen, units).eval()
+    return ExportableDraws(network, target.likelihood.for_new_rows, weights, values, learned, chosen, units).eval()
 
 
 def _normalised(x: Inputs, units: DataInfo) -> Inputs:
@@ -181,7 +181,7 @@ def _linearised(
     points = None if "epistemic" in learned else torch.stack(source.points_of_rows())
     laws = [law.traced(x) for law in source.laws]
     return ExportableLinearised(
-        laws, points, fitted.target.likelihood, predictive.likelihood, source.weights, kept, levels, units
+        laws, points, fitted.target.likelihood.for_new_rows, predictive.likelihood, source.weights, kept, levels, units
     ).eval()
 
 

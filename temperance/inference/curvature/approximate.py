@@ -101,6 +101,11 @@ def approximate(
     return LaplacePosterior(theta, operator, terms, {name: value.clone() for name, value in buffers.items()})
 
 
+def without_evidence(engine: Engine) -> bool:
+    """Whether p(D) is not defined: p(D | θ) is tempered, or is a factor for θ that does not sum to one over y."""
+    return engine.temperature != 1.0 or engine.likelihood_temperature != 1.0 or not engine.likelihood.normalised
+
+
 def evidence_terms(
     engine: Engine, operator: PosteriorCovariance, prior: PriorCurvature, sums: Sums, dense: bool
 ) -> EvidenceTerms:
@@ -127,5 +132,5 @@ def evidence_terms(
         num_targets=sums.num_targets,
         noise=engine.likelihood.given_noise,
         dense=dense,
-        tempered=engine.temperature != 1.0 or engine.likelihood_temperature != 1.0,
+        tempered=without_evidence(engine),
     )

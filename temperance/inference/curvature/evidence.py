@@ -27,13 +27,17 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.engine.engine import Engine
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature import KFAC, Curvature
-from temperance.inference.curvature.approximate import prior_curvature
+from temperance.inference.curvature.approximate import prior_curvature, without_evidence
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.places import put, take
 from temperance.model.priors import GaussianPrior
 from temperance.posteriors import CurvatureGaussian, EvidenceTerms, LaplacePosterior
 
 _LOG_2PI = math.log(2 * math.pi)
+_UNDEFINED = (
+    "`tune`: the evidence is defined at temperature 1 and likelihood temperature 1, under a likelihood that sums to "
+    "one over y (`normalised`)."
+)
 _REACH = 14.0  # how far, in log, a precision may move: a factor of a million either way
 
 
@@ -104,8 +108,8 @@ def _names_priors(value: Any) -> bool:
 
 def check_tune(engine: Engine, tune: Tune, curvature: Curvature) -> None:
     """Refuse, before training, what cannot be chosen after it."""
-    if engine.temperature != 1.0 or engine.likelihood_temperature != 1.0:
-        raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
+    if without_evidence(engine):
+        raise ArgumentError(_UNDEFINED)
     if tune.noise and engine.likelihood.given_noise is None:
         raise ArgumentError(
             f"`noise` can be chosen for Normal(scale=...) only; the likelihood is {engine.likelihood!r}. A scale that "
@@ -142,7 +146,7 @@ class Evidence:
         terms = posterior.terms
         self.shift = terms.dense if shift is None else shift
         if terms.tempered:
-            raise ArgumentError("`tune`: the evidence is defined at temperature 1 and likelihood temperature 1.")
+            raise ArgumentError(_UNDEFINED)
         if terms.prior_mean is None:
             raise ArgumentError(
                 "`tune` needs a Gaussian prior with independent weights (GaussianPrior): only that has a precision to "

@@ -151,8 +151,7 @@ class Sweep:
         else:
             check_finite(outputs, "the network's outputs")  # from others no target can be drawn
             for _ in range(self.samples):
-                drawn = likelihood.sample(outputs, self.learned, rng)
-                yield factor * likelihood.score(outputs, drawn, self.learned) / math.sqrt(self.samples)
+                yield factor * likelihood.fisher_draw(outputs, self.learned, rng) / math.sqrt(self.samples)
 
     def _targets(self, batch: BatchGradients) -> float:
         """How many numbers y there are, as often as they count."""

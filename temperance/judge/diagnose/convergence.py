@@ -130,7 +130,7 @@ def predictions(
     for chain in chains:
         found = predict(engine, Draws(chain.theta, chain.buffers), x, batch_size=batch_size)
         with torch.no_grad():
-            means = [target.likelihood.mean(outputs, learned) for _, outputs, learned in found.source.blocks()]
+            means = [found.likelihood.mean(outputs, learned) for _, outputs, learned in found.source.blocks()]
         mean = torch.cat(means, 1)  # S × rows × outputs
         picked = evenly(mean[0].numel(), max_quantities)
         series.append(mean.flatten(1)[:, picked.to(mean.device)])

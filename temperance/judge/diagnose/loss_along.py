@@ -105,7 +105,7 @@ def _measure(path: WeightCurve, t: Tensor, data: Data, engine: Engine) -> tuple[
                 log_prob = target.likelihood.log_prob(outputs, moved.y, learned)
                 weights = 1.0 if moved.weights is None else moved.weights
                 loss[places] -= (log_prob.double() * weights).sum(-1).cpu()
-                told = _predictions(target, target.likelihood.mean(outputs, learned))
+                told = _predictions(target, target.likelihood.for_new_rows.mean(outputs, learned))
                 if first is None:
                     first, numbers = told[0], numbers + told[0].numel()
                 apart = (told != first).double() if classes else (told - first).double().square()

@@ -79,7 +79,7 @@ def prior_predictive(target: Target, x: Any, draws: int = 100, seed: int = 0) ->
     total: Tensor | None = None
     with torch.no_grad():
         for _, outputs, learned in found.source.blocks():
-            part = target.likelihood.mean(outputs, learned).double().sum(1)
+            part = found.likelihood.mean(outputs, learned).double().sum(1)
             total = part if total is None else total + part
     assert total is not None
     shares = total / len(found)

@@ -28,6 +28,22 @@ class Likelihood(Value, ABC):
     outcome: ClassVar[Outcome]
     """What is predicted; rooms downstream know by it what to do with a prediction."""
 
+    closed_links: ClassVar[bool] = True
+    """Of classes and labels, whether :meth:`mean` is the softmax (the sigmoid) of the outputs, so that the closed forms
+    of its average over Gaussian outputs hold."""
+
+    @property
+    def normalised(self) -> bool:
+        """Whether exp of :meth:`log_prob` sums to one over y. Where it does not, it is a factor for θ alone: mean,
+        variance, entropy and draws are those of :meth:`for_new_rows`, and ``fisher`` is an expectation over these."""
+        return True
+
+    @property
+    def for_new_rows(self) -> Likelihood:
+        """p(y | outputs) of a row that is predicted: itself, unless rows came into the training data in another way
+        (because labellers agreed on them, say). It may use what this one learns, and learns nothing more."""
+        return self
+
     def learned_parameters(self) -> tuple[LearnedParameter, ...]:
         """What is learned besides the network; none by default."""
         return ()
@@ -96,6 +112,10 @@ class Likelihood(Value, ABC):
         """:meth:`fisher` times v (B × C)."""
         return (self.fisher(outputs, learned) @ v.unsqueeze(-1)).squeeze(-1)
 
+    def fisher_draw(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
+        """A random column, B × C, whose square c cᵀ has the expectation :meth:`fisher`: the score of a draw of y."""
+        return self.score(outputs, self.sample(outputs, learned, rng), learned)
+
     def score(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """∂ log p(y | outputs) / ∂ outputs, B × C."""
         with torch.enable_grad():
@@ -104,8 +124,8 @@ class Likelihood(Value, ABC):
         return found
 
     def learned_fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """Fisher information of what the likelihood learns, summed over the batch: L × L. It has no part in common with
-        that of the outputs."""
+        """Fisher information of what the likelihood learns, summed over the batch: L × L. What it has in common with
+        that of the outputs (nothing, for noise scales) is left aside."""
         raise NotImplementedError(f"{type(self).__name__} has no Fisher information for what it learns")
 
     @abstractmethod

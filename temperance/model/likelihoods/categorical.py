@@ -10,29 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from temperance.core.errors import DataError, NetworkError
-from temperance.core.outcomes import Classes, Labels, Outcome
+from temperance.core.errors import DataError
+from temperance.core.outcomes import Labels, Outcome
 from temperance.model.likelihoods.base import LearnedValues, Likelihood, check_real_targets, diagonal, diagonal_columns
-
-_FEW = 8  # classes up to which the softmax is faster with the classes apart in memory
-
-
-def probabilities(outputs: Tensor) -> Tensor:
-    """exp f_k / Σ exp f, of the last dimension. PyTorch's own softmax does rows one by one, which for two or three
-    classes is six times slower on a CPU than doing all rows class by class."""
-    if outputs.shape[-1] > _FEW or outputs.device.type != "cpu" or outputs.requires_grad or outputs.dim() < 2:
-        return outputs.softmax(-1)
-    apart = outputs.transpose(-1, -2).contiguous()
-    apart = (apart - apart.amax(-2, keepdim=True)).exp()
-    return (apart / apart.sum(-2, keepdim=True)).transpose(-1, -2)
+from temperance.model.likelihoods.classes import ClassLikelihood, softmax_fisher
 
 
 @dataclass(frozen=True, eq=False)
-class Categorical(Likelihood):
+class Categorical(ClassLikelihood):
     """One of C classes: p(y = c | f) = exp(f_c) / Σ exp(f_j). The network gives C logits; y holds integers 0 … C−1.
 
     y may also hold rows of C class probabilities, where annotators disagree or labels are smoothed: log p is then
     Σ_c y_c log p(c | f), its expectation over the class, and everything else follows from it.
+
+    Label smoothing by an amount a is such a target: ``y = (1 - a) * torch.nn.functional.one_hot(y, C) + a / C``. It is
+    no model of labels that are sometimes wrong; :class:`~temperance.NoisyLabels` is one.
 
     The Hessian in the logits, diag(p) − p pᵀ, does not depend on y, so it equals the Fisher information.
 
@@ -41,8 +33,6 @@ class Categorical(Likelihood):
     >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2]), {})
     tensor([-1.3863])
     """
-
-    outcome: ClassVar[Outcome] = Classes()
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`Likelihood`."""
@@ -53,27 +43,7 @@ class Categorical(Likelihood):
                 f"`y` must hold integer class labels for Categorical, or rows of {num_outputs} class probabilities; "
                 f"got dtype {y.dtype} and shape {tuple(y.shape)}. Use y.long()."
             )
-        if y.dim() == 2 and y.shape[1] == 1:
-            y = y.squeeze(1)
-        if y.dim() != 1:
-            raise DataError(f"`y` must have shape (rows,) for Categorical; got {tuple(y.shape)}.")
-        y = y.long()
-        low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= num_outputs:
-            raise DataError(
-                f"`y` must hold classes from 0 to {num_outputs - 1}, for the network has {num_outputs} outputs; "
-                f"got labels from {low} to {high}."
-            )
-        return y
-
-    def check_outputs(self, outputs: Tensor) -> None:
-        """See :class:`Likelihood`."""
-        super().check_outputs(outputs)
-        if outputs.shape[-1] < 2:
-            raise NetworkError(
-                "the network must have one output per class, at least 2, for Categorical; got "
-                f"{outputs.shape[-1]}. For two classes with a single output use Bernoulli."
-            )
+        return super().prepare(y, num_outputs, dtype)
 
     def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """f_y − log Σ exp f; of class probabilities, its expectation."""
@@ -102,8 +72,7 @@ class Categorical(Likelihood):
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(p) − p pᵀ."""
-        p = outputs.softmax(-1)
-        return diagonal(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        return softmax_fisher(outputs)
 
     def fisher_columns(self, outputs: Tensor, learned: LearnedValues) -> Iterator[Tensor]:
         """√p_k (e_k − p)."""
@@ -128,25 +97,6 @@ class Categorical(Likelihood):
     def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """The same."""
         return self.fisher(outputs, learned)
-
-    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """Class probabilities."""
-        return probabilities(outputs)
-
-    def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """p (1 − p): the variance of each class's indicator."""
-        p = probabilities(outputs)
-        return p * (1 - p)
-
-    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """−Σ p log p."""
-        p = probabilities(outputs)
-        return -torch.special.xlogy(p, p).sum(-1)
-
-    def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
-        """Labels."""
-        flat = probabilities(outputs).reshape(-1, outputs.shape[-1])
-        return torch.multinomial(flat, 1, generator=rng).view(outputs.shape[:-1])
 
 
 def _class_shares(y: Tensor, dtype: torch.dtype) -> Tensor:

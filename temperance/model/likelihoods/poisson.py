@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from temperance.core.errors import DataError
-from temperance.core.outcomes import Counts, Outcome
-from temperance.model.likelihoods.base import (
-    LearnedValues,
-    QuantityLikelihood,
-    check_real_targets,
-    diagonal,
-    diagonal_columns,
-)
+from temperance.model.likelihoods.base import LearnedValues
+from temperance.model.likelihoods.counts import LogMeanCounts, normal_entropy
+
+_LARGE_LOG_RATE = 6.2  # rates above about 500 are Gaussian enough
 
 
 @dataclass(frozen=True, eq=False)
-class Poisson(QuantityLikelihood):
+class Poisson(LogMeanCounts):
     """y ~ Poisson(exp f), independently per output; y holds whole numbers from 0 on.
 
     The Hessian in f, diag(exp f), does not depend on y.
@@ -31,45 +24,34 @@ class Poisson(QuantityLikelihood):
     tensor([-1.6931])
     """
 
-    outcome: ClassVar[Outcome] = Counts()
+    def log_mass(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
+        """y f − eᶠ − log y!."""
+        return y * outputs - outputs.exp() - torch.lgamma(y + 1)
 
-    def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See :class:`Likelihood`."""
-        made = check_real_targets(y, num_outputs, dtype, "Poisson")
-        if bool((made < 0).any()) or bool((made != made.round()).any()):
-            raise DataError(
-                f"`y` must hold whole numbers from 0 on for Poisson; got values from {float(made.min())} to "
-                f"{float(made.max())}."
-            )
-        return made
+    def slope(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
+        """y − eᶠ."""
+        return y - outputs.exp()
 
-    def log_prob(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
-        """Σ y f − eᶠ − log y!."""
-        return (y * outputs - outputs.exp() - torch.lgamma(y + 1)).sum(-1)
+    def curvature(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
+        """eᶠ."""
+        return outputs.exp()
 
-    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """diag(eᶠ)."""
-        return diagonal(outputs.exp())
-
-    def fisher_columns(self, outputs: Tensor, learned: LearnedValues) -> Iterator[Tensor]:
-        """Of a diagonal."""
-        return diagonal_columns(outputs.exp())
-
-    def fisher_product(self, outputs: Tensor, learned: LearnedValues, v: Tensor) -> Tensor:
-        """Of a diagonal."""
-        return outputs.exp() * v
-
-    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
-        """The same."""
-        return self.fisher(outputs, learned)
-
-    def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """The rate."""
+    def information(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
+        """eᶠ."""
         return outputs.exp()
 
     def variance(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """The rate again."""
         return outputs.exp()
+
+    def reach(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
+        """Twelve standard deviations and thirty."""
+        rate = outputs.double().exp()
+        return rate + 12 * rate.sqrt() + 30
+
+    def nearly_normal(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
+        """Rates above 500."""
+        return outputs > _LARGE_LOG_RATE
 
     def cdf(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """P(Y ≤ y) = Q(⌊y⌋ + 1, rate), the regularised upper incomplete gamma function; 0 below zero."""
@@ -81,7 +63,7 @@ class Poisson(QuantityLikelihood):
         """rate · (eᵗ − 1)."""
         return self.mean(outputs, learned).double() * math.expm1(t)
 
-    def entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
+    def each_entropy(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """−Σ_k p log p, summed over the support that holds all but 1e-12 of the mass (Stirling's form for rates above
         1000)."""
         rate = outputs.double().exp()
@@ -94,12 +76,15 @@ class Poisson(QuantityLikelihood):
             - torch.lgamma(support + 1)
         )
         summed = -(log_p.exp() * log_p).sum(-1)
-        stirling = 0.5 * torch.log(2 * torch.pi * torch.e * rate) - 1 / (12 * rate)
-        return torch.where(rate > 1000, stirling, summed).sum(-1).to(outputs.dtype)
+        return torch.where(rate > 1000, normal_entropy(rate) - 1 / (12 * rate), summed).to(outputs.dtype)
 
     def sample(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
         """Counts; for rates above 10⁸, where whole numbers and rounding meet, by the Gaussian approximation."""
-        rate = outputs.double().clamp(max=40.0).exp()
-        counts = torch.poisson(rate.clamp(max=1e8), generator=rng)
-        normal = torch.randn(rate.shape, generator=rng, dtype=rate.dtype, device=rate.device)
-        return torch.where(rate > 1e8, (rate + rate.sqrt() * normal).round(), counts).to(outputs.dtype)
+        return poisson_draws(outputs.double().clamp(max=40.0).exp(), rng).to(outputs.dtype)
+
+
+def poisson_draws(rate: Tensor, rng: torch.Generator) -> Tensor:
+    """Draws of Poisson laws of these rates, in float64."""
+    counts = torch.poisson(rate.clamp(max=1e8), generator=rng)
+    normal = torch.randn(rate.shape, generator=rng, dtype=rate.dtype, device=rate.device)
+    return torch.where(rate > 1e8, (rate + rate.sqrt() * normal).round(), counts)

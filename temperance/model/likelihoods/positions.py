@@ -206,6 +206,16 @@ class PerPosition(Likelihood):
 
     # ------------------------------------------------------------------ noise
 
+    @property
+    def normalised(self) -> bool:
+        """As a position's."""
+        return self.each.normalised
+
+    @property
+    def for_new_rows(self) -> PerPosition:
+        """That of each position."""
+        return self if self.each.for_new_rows is self.each else replace(self, each=self.each.for_new_rows)
+
     def outputs_for(self, targets: int) -> int:
         """Of a position."""
         return self.each.outputs_for(targets)
@@ -273,6 +283,10 @@ class PerPosition(Likelihood):
     def fisher_product(self, outputs: Tensor, learned: LearnedValues, v: Tensor) -> Tensor:
         """Position by position."""
         return self.each.fisher_product(self._apart(outputs), learned, self._apart(v)).flatten(-2)
+
+    def fisher_draw(self, outputs: Tensor, learned: LearnedValues, rng: torch.Generator) -> Tensor:
+        """That of each position, whose draws are independent and zero on average."""
+        return self.each.fisher_draw(self._apart(outputs), learned, rng).flatten(-2)
 
     def mean(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """Of each position, ... × B × (P·D)."""

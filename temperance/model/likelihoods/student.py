@@ -17,7 +17,8 @@ from temperance.model.likelihoods.real import HomoscedasticLikelihood
 
 @dataclass(frozen=True, eq=False)
 class StudentT(HomoscedasticLikelihood):
-    """y = f(x) + scale · t_df: regression that outliers do not pull. ``scale=None`` learns the scale.
+    """y = f(x) + scale · t_df: regression that outliers do not pull. ``scale=None`` learns the scale; ``df`` is given,
+    for predictions need one form of the noise for all draws of θ. Compare a few by their scores on held-out rows.
 
     >>> StudentT(df=3.0, scale=1.0).log_prob(torch.zeros(1, 1), torch.zeros(1, 1), {})
     tensor([-1.0009])

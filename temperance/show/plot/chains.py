@@ -146,7 +146,8 @@ def predicted_series(target: Target, chains: tuple[Chain, ...], x: Any, rows: in
                 theta = chain.theta[low : low + _AT_ONCE].to(target.device)
                 buffers = {n: v[low : low + _AT_ONCE].to(target.device) for n, v in chain.buffers.items()}
                 outputs = engine.outputs(theta, inputs, buffers)
-                parts.append(target.likelihood.mean(outputs, target.layout.unflatten(theta, "likelihood")).cpu())
+                learned = target.layout.unflatten(theta, "likelihood")
+                parts.append(target.likelihood.for_new_rows.mean(outputs, learned).cpu())
             found.append(torch.cat(parts).double())
     average = torch.cat(found).mean(0)  # rows × outputs
     classes = isinstance(target.likelihood.outcome, Categories)

@@ -157,6 +157,10 @@ CASES = {
     "normal-loop": (lambda: fitted(Loud(), tp.Normal(scale=0.3), draws), X, {}),
     "heteroscedastic": (lambda: fitted(mlp(4), tp.HeteroscedasticNormal(), draws), X, {"levels": (0.1,)}),
     "student": (lambda: fitted(mlp(1), tp.StudentT(df=5.0), draws), X, {"levels": ()}),
+    "contaminated": (lambda: fitted(mlp(1), tp.ContaminatedNormal(scale=0.3), draws), X, {}),
+    "noisy-labels": (lambda: fitted(mlp(3), tp.NoisyLabels(), draws), X, {}),
+    "curated": (lambda: fitted(mlp(3), tp.CuratedLabels(2, undecided=True), draws), X, {}),
+    "zero-inflated": (lambda: fitted(mlp(2), tp.ZeroInflated(tp.NegativeBinomial()), draws), X, {"levels": ()}),
     "poisson-mixture": (
         lambda: fitted(mlp(1), tp.Poisson(), lambda t: Mixture((gaussian(t), draws(t)), (0.25, 0.75))),
         X,

@@ -19,16 +19,22 @@ from .twin import (
     assert_same_curvature,
     bernoulli,
     categorical,
+    contaminated,
+    curated_labels,
     curvature_of,
     fisher,
     fit,
     heteroscedastic,
+    learned_negative_binomial,
     learned_normal,
     learned_student,
     make_twin,
+    negative_binomial,
+    noisy_labels,
     normal,
     poisson,
     student,
+    zero_inflated_poisson,
 )
 
 ROWS = 9
@@ -69,6 +75,12 @@ CASES = {
     "poisson": Case(tp.Poisson(), poisson(), 2, counts),
     "student": Case(tp.StudentT(df=4.0, scale=0.6), student(4.0, 0.6), 2, real),
     "student, scale learned": Case(tp.StudentT(df=4.0), learned_student(4.0, 2), 2, real, 1),
+    "contaminated": Case(tp.ContaminatedNormal(0.2, 3.0, scale=0.6), contaminated(0.2, 3.0, 0.6), 2, real),
+    "negative binomial": Case(tp.NegativeBinomial(0.5), negative_binomial(0.5), 2, counts),
+    "negative binomial, dispersion learned": Case(tp.NegativeBinomial(), learned_negative_binomial(2), 2, counts, 1),
+    "zero-inflated": Case(tp.ZeroInflated(tp.Poisson()), zero_inflated_poisson(2), 4, counts),
+    "noisy labels": Case(tp.NoisyLabels(0.3), noisy_labels(0.3), 4, classes),
+    "curated, with undecided rows": Case(tp.CuratedLabels(2, undecided=True), curated_labels(2), 3, classes),
 }
 DOES_NOT_DEPEND_ON_Y = ("categorical", "bernoulli, two labels", "normal", "poisson")
 names = pytest.mark.parametrize("name", CASES)
@@ -112,10 +124,10 @@ def test_the_twin_knows_the_fisher_information(name):
         assert_same(hessian(y[1]), found)
         return
     points, weights = case.theirs.support(u)
-    assert_same(weights.sum(0), torch.ones(2, dtype=torch.float64))
+    assert_same(weights.sum(0), torch.ones(weights.shape[1], dtype=torch.float64))
     # Both targets at once: each at its own points, the other fixed, whose own Hessian is counted once too often.
     total = torch.zeros_like(found)
-    for d in range(2):
+    for d in range(weights.shape[1]):
 
         def of_one(v: Tensor, d: int = d) -> Tensor:
             values = case.theirs.log_prob(v.expand(len(points), -1), points)[:, d]
@@ -132,9 +144,9 @@ def test_dense(name, likelihood_temperature):
     ggn = twin.ggn()
     assert_same_curvature(curvature_of(posterior), ggn)
     tau = torch.full((len(ggn),), 0.7**-2, dtype=torch.float64)
-    if CASES[name].learned:
-        tau[-CASES[name].learned :] = 1.0
-        assert ggn[-1, -1] > 1.0
+    for parameter in CASES[name].ours.learned_parameters():  # one, if any
+        tau[-CASES[name].learned :] = parameter.prior_scale**-2
+        assert ggn[-1, -1] > 0.4
     assert_same(posterior.operator.dense(), torch.linalg.inv(ggn + torch.diag(tau)))
 
 

@@ -81,8 +81,9 @@ def learned_student(df: float, outputs: int) -> TwinLikelihood:
 
 def _counted(make: Callable[[Tensor], distributions.Distribution], top: int) -> TwinLikelihood:
     def support(u: Tensor) -> tuple[Tensor, Tensor]:
-        y = torch.arange(top + 1, dtype=u.dtype).unsqueeze(-1).expand(-1, len(u))
-        return y, make(u.unsqueeze(0)).log_prob(y).exp()
+        law = make(u.unsqueeze(0))
+        y = torch.arange(top + 1, dtype=u.dtype).unsqueeze(-1).expand(-1, law.batch_shape[-1])
+        return y, law.log_prob(y).exp()
 
     return TwinLikelihood(lambda u, y: make(u).log_prob(y), support)
 
@@ -95,14 +96,78 @@ def poisson() -> TwinLikelihood:
     return _counted(lambda u: distributions.Poisson(u.exp(), validate_args=False), 120)
 
 
-def categorical() -> TwinLikelihood:
+def negative_binomial(dispersion: float) -> TwinLikelihood:
+    def make(u: Tensor) -> distributions.Distribution:
+        return distributions.NegativeBinomial(1 / dispersion, logits=u + math.log(dispersion), validate_args=False)
+
+    return _counted(make, 400)
+
+
+def learned_negative_binomial(outputs: int) -> TwinLikelihood:
+    def make(u: Tensor) -> distributions.Distribution:
+        log_a = u[:, outputs:].expand(-1, outputs)
+        return distributions.NegativeBinomial((-log_a).exp(), logits=u[:, :outputs] + log_a, validate_args=False)
+
+    return _counted(make, 400)
+
+
+def zero_inflated_poisson(targets: int) -> TwinLikelihood:
     def log_prob(u: Tensor, y: Tensor) -> Tensor:
-        return distributions.Categorical(logits=u).log_prob(y.flatten()).unsqueeze(-1)
+        counted = distributions.Poisson(u[:, :targets].exp(), validate_args=False).log_prob(y).exp()
+        share = u[:, targets:].sigmoid()
+        return (share * (y == 0) + (1 - share) * counted).log()
 
     def support(u: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.arange(len(u)).unsqueeze(-1), u.softmax(-1).unsqueeze(-1)
+        y = torch.arange(80, dtype=u.dtype).unsqueeze(-1).expand(-1, targets)
+        return y, log_prob(u.expand(len(y), -1), y).exp()
 
     return TwinLikelihood(log_prob, support)
+
+
+def contaminated(share: float, factor: float, scale: float) -> TwinLikelihood:
+    def log_prob(u: Tensor, y: Tensor) -> Tensor:
+        parts = torch.tensor([scale, factor * scale], dtype=u.dtype)
+        mixing = distributions.Categorical(torch.tensor([1 - share, share], dtype=u.dtype))
+        each = distributions.Normal(u.unsqueeze(-1), parts.expand(*u.shape, 2), validate_args=False)
+        return distributions.MixtureSameFamily(mixing, each, validate_args=False).log_prob(y)
+
+    def support(u: Tensor) -> tuple[Tensor, Tensor]:
+        z, dz = _grid(8000)
+        y = u + scale * z.unsqueeze(-1)
+        return y, log_prob(u.expand(len(y), -1), y).exp() * scale * dz.unsqueeze(-1)
+
+    return TwinLikelihood(log_prob, support)
+
+
+def _classes(probabilities: Callable[[Tensor], Tensor]) -> TwinLikelihood:
+    """Of the probabilities of all answers, M × answers."""
+
+    def log_prob(u: Tensor, y: Tensor) -> Tensor:
+        return distributions.Categorical(probs=probabilities(u)).log_prob(y.flatten()).unsqueeze(-1)
+
+    def support(u: Tensor) -> tuple[Tensor, Tensor]:
+        p = probabilities(u.unsqueeze(0))[0]
+        return torch.arange(len(p)).unsqueeze(-1), p.unsqueeze(-1)
+
+    return TwinLikelihood(log_prob, support)
+
+
+def categorical() -> TwinLikelihood:
+    return _classes(lambda u: u.softmax(-1))
+
+
+def noisy_labels(rate: float) -> TwinLikelihood:
+    return _classes(lambda u: (1 - rate) * u.softmax(-1) + rate / u.shape[-1])
+
+
+def curated_labels(labellers: int) -> TwinLikelihood:
+    """The last answer is that they disagreed."""
+
+    def probabilities(u: Tensor) -> Tensor:
+        kept = u.softmax(-1).pow(labellers)
+        return torch.cat([kept, 1 - kept.sum(-1, keepdim=True)], -1)
+
+    return _classes(probabilities)
 
 
 def fisher(likelihood: TwinLikelihood, u: Tensor) -> Tensor:
