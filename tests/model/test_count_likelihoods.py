@@ -242,7 +242,7 @@ def test_a_trained_network_is_told_what_its_dispersion_was_set_to() -> None:
     with pytest.warns(TemperanceWarning, match=r"learns its noise \(log_dispersion\).*it was set to -?0\.\d"):
         fitted = tp.fit(
             tp.Target(trained.network(), tp.NegativeBinomial(), tp.GaussianPrior(2.0)),
-            tp.Laplace(),
+            tp.Laplace(tune=None),
             (x, y),
             progress=False,
         )

@@ -52,7 +52,10 @@ def test_curated_labels_are_a_cold_likelihood() -> None:
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
     for curvature in (tp.KFAC(), tp.Dense(), tp.Lanczos(6), tp.KFAC(kind="monte-carlo", samples=3)):
-        made = [tp.fit(t, tp.Laplace(curvature=curvature), (x, y), progress=False).posterior for t in (curated, cold)]
+        made = [
+            tp.fit(t, tp.Laplace(curvature=curvature, tune=None), (x, y), progress=False).posterior
+            for t in (curated, cold)
+        ]
         torch.testing.assert_close(*(p.operator.dense() for p in made), rtol=1e-6, atol=1e-9)
     chain = tp.Collect(tp.SGHMC(lr=0.01), burn=0.2, every=1)
     runs = [tp.fit(t, chain, (x, y), steps=40, batch_size=16, seed=5, progress=False) for t in (curated, cold)]
@@ -304,11 +307,11 @@ def test_a_factor_for_theta_has_no_evidence(law: tp.Likelihood) -> None:
     """As a tempered likelihood has none. What sums to one has it: undecided rows count among the answers."""
     x, y = rows()
     target = tp.Target(network(), law, tp.GaussianPrior(1.0))
-    fitted = tp.fit(target, tp.Laplace(curvature=tp.Dense()), (x, y), progress=False)
+    fitted = tp.fit(target, tp.Laplace(curvature=tp.Dense(), tune=None), (x, y), progress=False)
     with pytest.raises(ArgumentError, match=r"a likelihood that sums to one over y \(`normalised`\)"):
         fitted.posterior.log_evidence(tolerance=math.inf)
     with pytest.raises(ArgumentError, match="`tune`: the evidence is defined"):
         tp.fit(target, tp.Laplace(tune="scalar"), (x, y), progress=False)
     proper = target.with_likelihood(tp.CuratedLabels(3, undecided=True))
-    found = tp.fit(proper, tp.Laplace(curvature=tp.Dense()), (x, y), progress=False).posterior
+    found = tp.fit(proper, tp.Laplace(curvature=tp.Dense(), tune=None), (x, y), progress=False).posterior
     assert math.isfinite(found.log_evidence(tolerance=math.inf))

@@ -131,7 +131,9 @@ class _Choice:
         rows = rows if self.many else min(rows, max(1, _SLOPES // outputs))
         order = torch.randperm(len(data), generator=generator(0, "width"))
         self.data = data if rows >= len(data) else data.subset(order[:rows].sort().values)
-        names = engine.likelihood.log_noise_names()
+        learns = engine.likelihood
+        self.scored = learns if learns.normalised else learns.for_new_rows  # as rows are predicted
+        names = learns.log_noise_names()
         self.noises = [entry for entry in engine.layout.entries_of("likelihood") if entry.name in names]
 
     def shifted(self, shift: float) -> LaplacePosterior:
@@ -191,7 +193,7 @@ class _Choice:
                     yield k, at, partial(self._averaged, outputs, batch.y[at])
             return
         operators = [posterior.operator for posterior in found]
-        likelihood = self.engine.likelihood
+        likelihood = self.scored
         for at, part in self.law.chunks(batch.x, self.batch_size):
             y = batch.y[at]
             for k, (mean, covariance) in enumerate(self.law.under(operators, part)):
@@ -215,7 +217,7 @@ class _Choice:
 
     def _averaged(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """By points of the outputs, S × B × C."""
-        found = self.engine.likelihood.log_prob(outputs, y, learned).double()
+        found = self.scored.log_prob(outputs, y, learned).double()
         return torch.logsumexp(found, 0) - math.log(len(outputs))
 
 
