@@ -128,8 +128,8 @@ def sample(
         checkpoint: a folder; the run is saved there as it goes, and goes on from there.
         compile: make machine code of the density and its gradient: up to a hundred times faster, once it is there,
             which takes about a second and a C compiler. ``None``: where the run is long enough to gain by it. What
-            cannot be written in C (an ``if`` on values, factorisations of matrices) is left to ``torch.compile``, or
-            runs as it is, and that is said.
+            cannot be written in C (an ``if`` on values, eigenvalues, matrices of hundreds of rows) is left to
+            ``torch.compile``, or runs as it is, and that is said.
         progress: show a progress bar; ``None`` shows it on a terminal.
 
     >>> import temperance as tp
@@ -208,7 +208,8 @@ def _machine_code(log_density: LogDensity, begin: Tensor, tell: bool) -> tuple[N
     except Unknown as reason:
         slower = (
             f"`log_density` could not be made into machine code ({reason}); the run goes on without it, and slower. "
-            "What can be: elementwise operations, sums, products and indexing of tensors. compile=False says nothing."
+            "What can be: elementwise operations, sums, products and indexing of tensors, factors of small matrices. "
+            "compile=False says nothing."
         )
         return None, slower if tell else None
 

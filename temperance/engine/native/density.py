@@ -23,6 +23,7 @@ from torch.distributions.utils import lazy_property
 
 from temperance.engine.native.build import library_of
 from temperance.engine.native.emit.elementwise import HELPERS
+from temperance.engine.native.emit.factors import FACTORS
 from temperance.engine.native.emit.operations import operation
 from temperance.engine.native.emit.writer import Unknown, Written, energy_of, in_rows
 from temperance.engine.native.walk import NativeEnergy, Walks
@@ -106,7 +107,7 @@ class NativeDensity(NativeEnergy):
         except Exception as error:  # whatever stops the tracer
             raise Unknown(_reason(error)) from error
         real = "float" if dtype == torch.float32 else "double"
-        text = _SOURCE.format(real=real, helpers=HELPERS, body="\n".join(made.lines))
+        text = _SOURCE.format(real=real, helpers=HELPERS + FACTORS, body="\n".join(made.lines))
         library = library_of(text, Path(__file__).parent)
         if library is None:
             raise Unknown("there is no C compiler that could build it")
@@ -148,6 +149,7 @@ def _traced(log_density: LogDensity, start: Tensor) -> fx.Graph:
     aten = torch.ops.aten
     more = [aten._log_softmax, aten._softmax, aten._log_softmax_backward_data, aten._softmax_backward_data]
     more += [aten.mv, aten.dot, aten.addmm, aten.addmv, aten.logsumexp, aten.logaddexp, aten.index_select]
+    more += [aten.linalg_vector_norm]
     table = {**core_aten_decompositions(), **get_decompositions(more), aten.var.correction: _variance}
 
     def value(theta: Tensor) -> Tensor:
@@ -192,13 +194,13 @@ def _conditions() -> Iterator[list[Tensor]]:
             for name, constraint in self.arg_constraints.items():
                 derived = name not in vars(self) and isinstance(getattr(type(self), name, None), lazy_property)
                 if not constraints.is_dependent(constraint) and not derived:
-                    found.append(constraint.check(getattr(self, name)))
+                    found.append(_check(constraint, getattr(self, name)))
 
     def look(self: Distribution, value: Any) -> None:
         if threading.get_ident() != tracer:
             check(self, value)
         elif isinstance(value, Tensor) and self.support is not None:
-            found.append(self.support.check(value))
+            found.append(_check(self.support, value))
 
     plain, check = Distribution.__init__, Distribution._validate_sample
     Distribution.__init__, Distribution._validate_sample = begin, look  # type: ignore[method-assign]
@@ -206,6 +208,16 @@ def _conditions() -> Iterator[list[Tensor]]:
         yield found
     finally:
         Distribution.__init__, Distribution._validate_sample = plain, check  # type: ignore[method-assign]
+
+
+def _check(constraint: Any, value: Tensor) -> Tensor:
+    """The constraint's own check; that of a positive definite matrix asks in between whether it is symmetric, which is
+    a decision on values, and is put together here without it."""
+    if type(constraint) is not type(constraints.positive_definite):
+        found: Tensor = constraint.check(value)
+        return found
+    symmetric = torch.isclose(value, value.mT, atol=1e-6).all(-2).all(-1)
+    return symmetric & torch.linalg.cholesky_ex(value).info.eq(0)
 
 
 def _agrees(native: NativeDensity, log_density: LogDensity, starts: Tensor) -> bool:
