@@ -21,6 +21,7 @@ from torch import Tensor, fx
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 
+from temperance.core.errors import ArgumentError
 from temperance.engine.native.build import library_of
 from temperance.engine.native.emit.elementwise import HELPERS
 from temperance.engine.native.emit.factors import FACTORS
@@ -99,6 +100,7 @@ class NativeDensity(NativeEnergy):
         dtype, size = starts.dtype, starts.shape[1]
         if dtype not in (torch.float32, torch.float64) or starts.device.type != "cpu":
             raise Unknown(f"numbers of {dtype} on {starts.device}")
+        works = _works(log_density, starts[0]) is None  # a real call comes first, so that what it caches is real
         try:
             with _ONE_AT_A_TIME:
                 made = _written(log_density, starts[0])
@@ -106,6 +108,9 @@ class NativeDensity(NativeEnergy):
             raise
         except Exception as error:  # whatever stops the tracer
             raise Unknown(_reason(error)) from error
+        finally:
+            if works:
+                _refuse_leaks(log_density, starts[0])
         real = "float" if dtype == torch.float32 else "double"
         text = _SOURCE.format(real=real, helpers=HELPERS + FACTORS, body="\n".join(made.lines))
         library = library_of(text, Path(__file__).parent)
@@ -122,11 +127,33 @@ class NativeDensity(NativeEnergy):
         native = cls(made, walks, dtype, size)
         try:
             agrees = _agrees(native, log_density, starts)
-        except Exception as error:  # a function that kept tensors of the tracer, say
+        except Exception as error:  # of the function's own
             raise Unknown(_reason(error)) from error
         if not agrees:
             raise Unknown("what was built differs from the function, whose value may depend on more than its argument")
         return native
+
+
+def _works(log_density: LogDensity, start: Tensor) -> Exception | None:
+    """``None`` if a plain call gives numbers, else what is wrong."""
+    try:
+        float(log_density(start.clone()).detach())  # a tensor of the tracer's has no number to give
+    except Exception as error:
+        return error
+    return None
+
+
+def _refuse_leaks(log_density: LogDensity, start: Tensor) -> None:
+    """A function that filled a cache while it was traced has put tensors without numbers into it, and works no more:
+    not here, and not when its user calls it. Nobody can mend that from outside, so it is said."""
+    error = _works(log_density, start)
+    if isinstance(error, RuntimeError | TypeError | AssertionError):  # others are the function's own
+        raise ArgumentError(
+            "`log_density` must not keep tensors of one call for another, unless its first call makes them; got a "
+            "function that worked, was traced in order to make machine code of it, and fails since "
+            f"({type(error).__name__}: {str(error)[:80]}): it has kept tensors of the tracing. Make what it caches "
+            "before sampling, or give compile=False, with a function whose cache is new."
+        ) from error
 
 
 def _reason(error: Exception) -> str:
