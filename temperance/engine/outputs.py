@@ -102,7 +102,34 @@ def as_output(out: object) -> Tensor:
 def functional(network: nn.Module, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """``network`` with some of its parameters and buffers replaced by ``values``."""
     args, kwargs = arguments(network, x)
-    return as_output(functional_call(network, dict(values), args, kwargs))
+    return as_output(call_with(network, values, args, kwargs))
+
+
+def call_with(
+    network: nn.Module, values: Mapping[str, Tensor], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> object:
+    """``functional_call``, tied weights included. PyTorch's own tying goes by names: a module that has two is changed
+    twice and put back twice, the second time to what was there in between, which then stays behind in the network. So
+    tensors are tied here by place: each module once, under its first name."""
+    held = {name: _held(network, name) for name in values}
+    wanted = {id(tensor): values[name] for name, tensor in held.items() if tensor is not None}
+    placed = {name: values[name] for name, tensor in held.items() if tensor is None}  # PyTorch says what is wrong
+    for prefix, module in network.named_modules():
+        for leaf, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and id(tensor) in wanted:
+                placed[f"{prefix}.{leaf}" if prefix else leaf] = wanted[id(tensor)]
+    return functional_call(network, placed, args, dict(kwargs), tie_weights=False)
+
+
+def _held(network: nn.Module, name: str) -> Tensor | None:
+    """The parameter or buffer of this name."""
+    prefix, _, leaf = name.rpartition(".")
+    try:
+        module = network.get_submodule(prefix)
+    except AttributeError:
+        return None
+    found = module._parameters.get(leaf)
+    return module._buffers.get(leaf) if found is None else found
 
 
 def outputs(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from temperance.data.sources import Inputs
 from temperance.model.theta import Layout
-from temperance.nn.chain import is_altered, plain_chain
+from temperance.nn.chain import all_are_altered, is_altered, plain_chain
 from temperance.nn.mlp import MLP
 
 
@@ -46,6 +46,7 @@ class StackedChain:
     def __init__(self, network: nn.Module, layers: list[_Affine | nn.Module], theta: Tensor, grad: Tensor) -> None:
         self.network, self.theta, self.grad = network, theta, grad
         self._layers, self._modules = layers, list(network.modules())
+        self._children = [(found, tuple(found.values())) for m in self._modules if (found := m._modules)]
         first = layers[0]
         assert isinstance(first, _Affine)
         self._inputs, self._dtype = first.weight.shape[-1], first.weight.dtype
@@ -70,8 +71,10 @@ class StackedChain:
         return None if values else cls(network, layers, theta, grad)
 
     def untouched(self) -> bool:
-        """Whether the network is still what it was: nobody listens to its layers."""
-        return not any(is_altered(module) for module in self._modules)
+        """Whether the network is still what it was: nobody listens to its layers, and none has been replaced."""
+        if all_are_altered() or any(is_altered(module) for module in self._modules):
+            return False
+        return all(tuple(map(id, now.values())) == tuple(map(id, before)) for now, before in self._children)
 
     def rows(self, x: Inputs, streams: bool) -> Tensor | None:
         """``x`` as E × B × inputs; ``None`` where it must go another way."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from temperance.nn.cnn import CNN
 from temperance.nn.mlp import MLP
@@ -83,6 +84,25 @@ def is_altered(module: nn.Module) -> bool:
     return any(own.get(hooks) for hooks in _HOOKS)
 
 
+_EVERYWHERE = tuple(
+    found
+    for name in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    if (found := getattr(torch_module, f"_global_{name}", None)) is not None
+)
+
+
+def all_are_altered() -> bool:
+    """Whether hooks of PyTorch's that are everybody's (``register_module_forward_hook``) listen to every module.
+
+    >>> handle = torch_module.register_module_forward_hook(lambda module, inputs, output: None)
+    >>> before = all_are_altered()
+    >>> handle.remove()
+    >>> before, all_are_altered()
+    (True, False)
+    """
+    return any(_EVERYWHERE)
+
+
 def plain_chain(network: nn.Module) -> list[Called] | None:
     """The linear layers and activations of a chain that has nothing else (but dropout in evaluation mode, which does
     nothing), begins with a linear layer, uses no module and no weight twice, and is not altered. Otherwise ``None``.
@@ -92,6 +112,8 @@ def plain_chain(network: nn.Module) -> list[Called] | None:
     >>> plain_chain(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))) is None
     True
     """
+    if all_are_altered():
+        return None
     found: list[Called] = []
     alone = _collect(network, "", found, set())
     return found if alone and found and type(found[0].module) is nn.Linear else None

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
-from temperance.engine.outputs import arguments
+from temperance.engine.outputs import arguments, call_with
 from temperance.linalg.assembled import PosteriorCovariance
 from temperance.linalg.blocks import DenseBlock
 from temperance.model.priors import BoundPrior, GaussianDensity
@@ -148,7 +147,7 @@ class SubspaceNetwork(nn.Module):
         values = {e.name: theta[e.start : e.stop].reshape(e.shape) for e in self.entries}
         if kwargs and not args:
             args, kwargs = arguments(self.network, kwargs)
-        return functional_call(self.network, values, args, kwargs)
+        return call_with(self.network, values, args, kwargs)
 
 
 def subspace_target(target: Target, centre: Tensor, basis: Tensor) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from temperance.inference import Collect, Ensemble, Warmup
 from temperance.inference.hamiltonian.kernel import HamiltonianSampler, SteppingKernel
 from temperance.inference.langevin.sampler import Sampler
 from temperance.judge import diagnose
+from temperance.judge.diagnose.drawn import mixing_remarks
 from temperance.posteriors import Chain
 from temperance.posteriors.trace import Transitions
 from temperance.run.density import DensityNetwork, LogDensity, target_of
@@ -31,6 +33,7 @@ from temperance.run.fitted import Fitted
 _SHOWN = 10  # coordinates in what is printed of draws
 _GRADIENTS_OF_A_TREE = 15.0  # of NUTS, as a rule; it may take a thousand
 _WORTH_WRITING = 2_000  # gradients from which machine code pays: half a millisecond is saved by each, a second spent
+_PROBES = 8  # places around the starts, where a slope of zero is compared with the values
 _WORTH_COMPILING = 30_000  # the same of torch.compile, which takes ten seconds and saves less
 
 
@@ -125,8 +128,8 @@ def sample(
         checkpoint: a folder; the run is saved there as it goes, and goes on from there.
         compile: make machine code of the density and its gradient: up to a hundred times faster, once it is there,
             which takes about a second and a C compiler. ``None``: where the run is long enough to gain by it. What
-            cannot be written in C (an ``if`` on values, factorisations of matrices) is left to ``torch.compile``, or
-            runs as it is, and that is said.
+            cannot be written in C (an ``if`` on values, eigenvalues, matrices of hundreds of rows) is left to
+            ``torch.compile``, or runs as it is, and that is said.
         progress: show a progress bar; ``None`` shows it on a terminal.
 
     >>> import temperance as tp
@@ -144,6 +147,7 @@ def sample(
     check_flag(compile, "compile", optional=True)
     begin = _starts(start, chains)
     _check_finite_at(log_density, begin)
+    flat = _check_slope(log_density, begin) if method.facts().cost.gradients_per_step else None
     native, told = None, None
     if compile is not False and isinstance(method, HamiltonianSampler):  # others take their gradients as networks do
         gradients = _gradients(method, burn_steps(method, warmup) + draws * every)
@@ -175,12 +179,15 @@ def sample(
     )
     if told is not None:
         fitted.info.remarks.append(told)
-    if network.failures.count:
-        fitted.info.remarks.append(network.failures.remark())
-        warnings.warn(network.failures.remark(), TemperanceWarning, stacklevel=2)
     found = [chain.theta for chain in diagnose.chains.chains_of(fitted.posterior)]
     shortest = min(map(len, found))  # a second Ctrl-C stops at once, where some chains may have a draw more than others
-    return Samples(torch.stack([theta[:shortest] for theta in found]), fitted)
+    theta = torch.stack([own[:shortest] for own in found])
+    remarks = [] if flat is None else [flat]
+    remarks += [network.failures.remark()] if network.failures.count else []
+    for remark in (*remarks, *mixing_remarks(theta)):
+        fitted.info.remarks.append(remark)
+        warnings.warn(remark, TemperanceWarning, stacklevel=2)
+    return Samples(theta, fitted)
 
 
 def burn_steps(method: Sampler, warmup: int) -> int:
@@ -201,7 +208,8 @@ def _machine_code(log_density: LogDensity, begin: Tensor, tell: bool) -> tuple[N
     except Unknown as reason:
         slower = (
             f"`log_density` could not be made into machine code ({reason}); the run goes on without it, and slower. "
-            "What can be: elementwise operations, sums, products and indexing of tensors. compile=False says nothing."
+            "What can be: elementwise operations, sums, products and indexing of tensors, factors of small matrices. "
+            "compile=False says nothing."
         )
         return None, slower if tell else None
 
@@ -246,3 +254,50 @@ def _check_finite_at(log_density: LogDensity, starts: Tensor) -> None:
             raise ArgumentError(
                 f"`log_density` must be finite where the chains start; got {float(value)} for chain {k + 1}."
             )
+
+
+def _check_slope(log_density: LogDensity, starts: Tensor) -> str | None:
+    """A sampler that follows the slope needs one. Refuse a function whose value is cut off from its argument, and say
+    where it is a step function; a density that is truly flat has the slope that it says."""
+    slopes = [_slope(log_density, start) for start in starts]
+    if any(slope is not None and bool((slope != 0).any()) for slope in slopes):
+        return None
+    rng = torch.Generator().manual_seed(0)
+    for width in (1e-3, 0.1, 1.0, 3.0):
+        values = []
+        for k in range(_PROBES):
+            noise = torch.randn(starts.shape[1], generator=rng, dtype=torch.float64).to(starts)
+            place = starts[k % len(starts)] + width * noise
+            try:
+                slope, value = _slope(log_density, place), float(log_density(place))
+            except (ArithmeticError, ValueError, RuntimeError):  # an impossible place
+                continue
+            if slope is not None and bool((slope != 0).any()):
+                return None  # the starts were at the top
+            if math.isfinite(value):
+                values.append(value)
+        if len(set(values)) > 1:
+            break
+    else:
+        return None
+    if all(slope is None for slope in slopes):
+        raise ArgumentError(
+            "`log_density` must be differentiable in its argument, whose slope the sampler follows; got a value that "
+            "is cut off from it: it changes with θ, and no gradient leads back. Look for .detach(), .item(), .data, "
+            "torch.no_grad(), torch.tensor(...) of values, or NumPy, and write it in torch operations."
+        )
+    return (
+        "`log_density` has a gradient of zero wherever it was looked at, though its values differ: the sampler follows "
+        "no slope and walks at random. Look for torch.round, floor, sign or comparisons, which pass no gradient on."
+    )
+
+
+def _slope(log_density: LogDensity, place: Tensor) -> Tensor | None:
+    """The gradient; ``None`` if the value does not lead back to its argument."""
+    leaf = place.clone().requires_grad_()
+    with torch.enable_grad():
+        value = log_density(leaf)
+        if not value.requires_grad:
+            return None
+        (found,) = torch.autograd.grad(value, leaf, allow_unused=True)
+    return found

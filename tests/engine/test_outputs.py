@@ -11,6 +11,7 @@ from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
 from temperance.engine.outputs import chain_outputs, outputs
 from temperance.model.theta import Layout
+from temperance.posteriors.affine import subspace_target
 
 
 class Twice(nn.Module):
@@ -143,3 +144,63 @@ def test_a_network_that_cannot_be_batched_falls_back_to_a_loop():
     for row, out in zip(theta, made, strict=True):
         network.layer.weight.data, network.layer.bias.data = layout.unflatten(row).values()
         assert torch.allclose(network(x), out)
+
+
+class TiedWords(nn.Module):
+    """Words in and words out by one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.middle, self.out = nn.Embedding(7, 3), nn.Linear(3, 3), nn.Linear(3, 7, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.middle(self.embed(words).mean(1))))
+
+
+def _one_module_twice() -> nn.Sequential:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+def _two_names_and_a_shared_weight() -> nn.Sequential:
+    layer, other = nn.Linear(3, 3), nn.Linear(3, 3)
+    other.weight = layer.weight
+    return nn.Sequential(layer, nn.Tanh(), layer, other, nn.Sequential(layer))
+
+
+@pytest.mark.parametrize("make", [TiedWords, _one_module_twice, _two_names_and_a_shared_weight, _tied])
+def test_tied_weights_are_one_and_leave_nothing_behind(make):
+    torch.manual_seed(0)
+    network = make()
+    x = torch.randint(7, (20, 5)) if make is TiedWords else torch.randn(20, 3)
+    layout = Layout.of(network)
+    before = dict(network.named_parameters())
+    theta = torch.randn(4, layout.size)
+    made = outputs(network, layout, theta, x, batched=True)
+    assert forward.can_batch(network)
+    assert all(now is before[name] for name, now in network.named_parameters())
+    for row, out in zip(theta, made, strict=True):
+        layout.attach(network, row.clone())
+        assert torch.allclose(network(x), out, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [TiedWords, _one_module_twice, _two_names_and_a_shared_weight, _tied])
+@pytest.mark.parametrize("size", [1, 3])
+def test_ensembles_of_networks_with_tied_weights(make, size):
+    torch.manual_seed(0)
+    x = torch.randint(7, (20, 5)) if make is TiedWords else torch.randn(20, 3)
+    target = tp.Target(make(), tp.Categorical(), tp.GaussianPrior(1.0))
+    method = tp.Ensemble(tp.MAP(lr=0.1), size)
+    fitted = tp.fit(target, method, (x, torch.randint(3, (20,))), steps=5, progress=False)
+    assert fitted.predict(x).probs.isfinite().all()
+
+
+def test_a_subspace_of_a_module_with_two_names():
+    target = tp.Target(_one_module_twice(), tp.Categorical(), tp.GaussianPrior(1.0))
+    size = target.layout.size
+    network = subspace_target(target, torch.zeros(size), torch.randn(size, 2)).network
+    before = dict(network.named_parameters())
+    outputs(network, Layout.of(network, "z"), torch.randn(3, 2), torch.randn(4, 3), batched=True)
+    assert forward.can_batch(network)
+    assert all(now is before[name] for name, now in network.named_parameters())

@@ -128,6 +128,44 @@ def test_somebody_who_begins_to_listen_between_two_steps() -> None:
     torch.testing.assert_close(grad, before)
 
 
+def test_a_layer_that_is_replaced_between_two_steps() -> None:
+    target, data = problem("classes")
+    engine = Engine(target, data)
+    theta = torch.stack([target.fresh_theta(k) for k in range(2)])
+    batch, grad = next(iter(data.full_pass(ROWS))), torch.zeros(2, theta.shape[1]).double()
+    engine.gradients(theta, batch, grad)
+    engine.workspace.network[1] = nn.Tanh()
+    engine.gradients(theta, batch, grad)
+    other, rows = problem("classes", chain(nn.Tanh(), nn.ReLU()))
+    wanted = torch.zeros_like(grad)
+    Engine(other, rows).gradients(theta, next(iter(rows.full_pass(ROWS))), wanted)
+    torch.testing.assert_close(grad, wanted)
+
+
+def test_somebody_who_listens_to_all_modules_there_are() -> None:
+    target, data = problem("classes")
+    engine = Engine(target, data)
+    theta = torch.stack([target.fresh_theta(k) for k in range(2)])
+    batch, grad = next(iter(data.full_pass(ROWS))), torch.zeros(2, theta.shape[1]).double()
+    engine.gradients(theta, batch, grad)
+    before, seen = grad.clone(), []
+
+    def doubled(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        seen.append(type(module))
+        return 2 * output if isinstance(module, nn.Linear) else None
+
+    handle = nn.modules.module.register_module_forward_hook(doubled)
+    try:
+        engine.gradients(theta, batch, grad)
+        engine.outputs(theta, data.x)
+    finally:
+        handle.remove()
+    assert not torch.allclose(grad, before)
+    assert nn.Linear in seen
+    engine.gradients(theta, batch, grad)
+    torch.testing.assert_close(grad, before)
+
+
 def test_a_part_of_the_weights() -> None:
     network = chain()
     network[2].weight.requires_grad_(False)

@@ -263,3 +263,86 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch):
     if has_compiler():
         assert "torch.compile did not work here (no compiler today" in texts
     assert torch.allclose(found.theta, tp.sample(round_one, torch.zeros(2), tp.NUTS(), compile=False, **options).theta)
+
+
+# ---------------------------------------------------------------------- what a sampler cannot know
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_a_density_that_cannot_be_normalised_is_said(chains):
+    with pytest.warns(TemperanceWarning, match=r"R-hat of theta\[1\] is .*cannot be normalised"):
+        found = tp.sample(
+            lambda t: -t[0].square(), torch.zeros(2).double(), tp.HMC(step_size=0.3, length=5), draws=200, warmup=0,
+            chains=chains, progress=False,
+        )  # fmt: skip
+    assert any("cannot be normalised" in remark for remark in found.fitted.info.remarks)
+
+
+@pytest.mark.parametrize(
+    "density",
+    [
+        lambda t: -t.detach().square().sum(),
+        lambda t: torch.tensor(-(t[0].item() ** 2) - t[1].item() ** 2),
+        lambda t: torch.no_grad()(round_one)(t),
+        lambda t: -t.detach().square().sum() + torch.zeros((), requires_grad=True),
+    ],
+)
+@pytest.mark.parametrize("method", [tp.NUTS(), tp.SGLD(lr=0.1)])
+def test_a_value_cut_off_from_its_argument_is_refused(density, method):
+    with pytest.raises(ArgumentError, match=r"`log_density` must be differentiable.*\.detach\(\)"):
+        tp.sample(density, torch.zeros(2), method, draws=20, progress=False)
+
+
+def test_steps_without_a_slope_are_said():
+    with pytest.warns(TemperanceWarning, match=r"gradient of zero.*torch\.round"):
+        found = tp.sample(
+            lambda t: -t.round().square().sum(), torch.zeros(2), tp.HMC(0.5, 3), draws=20, warmup=0, progress=False
+        )
+    assert any("torch.round" in remark for remark in found.fitted.info.remarks)
+
+
+@pytest.mark.parametrize(
+    "density",
+    [
+        lambda t: 0.0 * t.sum(),
+        lambda t: torch.zeros(()),  # no gradient leads back, and none is missing
+        round_one,
+        lambda t: torch.where(t[0] > 1e-4, -t.square().sum(), torch.zeros(())),  # flat where the chains start
+    ],
+)
+def test_a_flat_place_has_the_slope_that_it_says(density):
+    tp.sample(density, torch.zeros(2), tp.HMC(0.1, 3), draws=10, warmup=0, progress=False)
+
+
+HALF = "over an edge of the support.*log-Jacobian"
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("kernel", [tp.NUTS(step_size=0.5), tp.HMC(0.5, 5), tp.MCLMC(0.3)])
+@pytest.mark.parametrize(
+    ("half", "alone"),
+    [
+        (lambda t: torch.where(t[0] > 0, -t[0], -torch.inf) - t[1].square(), True),  # −∞, and no slope there
+        (lambda t: t[0].log() - t[0] - t[1].square(), False),  # NaN, and a slope; steep before the edge
+        (lambda t: -t[0].sqrt() - t[0] - t[1].square(), True),  # NaN, and so is the slope
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*(R-hat|are worth|are the same)")
+def test_an_edge_of_the_support_asks_for_other_coordinates_and_not_for_smaller_steps(half, alone, kernel, compile):
+    with pytest.warns(TemperanceWarning, match=HALF) as told:
+        tp.sample(half, torch.ones(2).double(), kernel, draws=100, warmup=0, compile=compile, progress=False)
+    if alone:
+        assert not any("too steep" in str(one.message) for one in told)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("kernel", [tp.NUTS(step_size=1.5), tp.HMC(0.9, 20)])
+@pytest.mark.filterwarnings("ignore:.*(R-hat|are worth|are the same)")
+def test_steps_that_overflow_are_too_long(kernel, compile):
+    """θ⁴ takes them beyond all numbers within a few steps, where there is no edge."""
+    with pytest.warns(TemperanceWarning, match="too steep for the step") as told:
+        tp.sample(
+            lambda t: -t.pow(4).sum(), torch.ones(1).double(), kernel, draws=100, warmup=0, compile=compile,
+            progress=False,
+        )  # fmt: skip
+    assert not any("edge of the support" in str(one.message) for one in told)

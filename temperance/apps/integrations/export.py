@@ -8,7 +8,10 @@ predictive(x)["probs"]
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +40,8 @@ from temperance.run.fitted import Fitted
 
 LEVELS = (0.05, 0.5, 0.95)
 _EXAMPLES = 7
+_ROWS = "batch"  # what the dimension of rows is called
+_FIXED = "specialized it to be a constant"  # what torch.export says of a dimension that became a number
 
 
 def export_predictive(
@@ -104,13 +109,39 @@ def export_predictive(
         except Exception as error:  # what cannot be batched is written out draw by draw; what cannot either is reported
             problems.append(error)
     else:
-        raise NetworkError(
-            f"torch.export cannot write this network down: {problems[-1]}\nWhere it is the number of rows that must "
-            "not vary, try dynamic_batch=False."
-        ) from problems[-1]
+        raise NetworkError(_why(fitted.target.network, problems[-1])) from problems[-1]
     if path is not None:
         torch.export.save(program, path)
     return program
+
+
+def _why(network: nn.Module, error: Exception) -> str:
+    """What to say of a network that torch.export refuses. Its own words for a number of rows that Python has fixed are
+    about markings that no user of ours has made, so that is said in others."""
+    if not (_FIXED in str(error) and _ROWS in str(error)):
+        return (
+            f"torch.export cannot write this network down: {error}\nWhere it is the number of rows that must not "
+            "vary, try dynamic_batch=False."
+        )
+    line = _line_with_len(network)
+    return (
+        "torch.export cannot write this network down for any number of rows: its `forward` makes that a plain number, "
+        f"as len(x), int(x.shape[0]) and loops over rows do{line}. Write x.shape[0] in the place of len(x), "
+        "which stays open, or give dynamic_batch=False for an artefact that takes as many rows as `example_x`."
+    )
+
+
+def _line_with_len(network: nn.Module) -> str:
+    """The first line of a ``forward`` of the user's that asks for a length, where its text can be had."""
+    for module in network.modules():
+        kind = type(module)
+        if kind.__module__.partition(".")[0] in ("torch", "temperance"):
+            continue
+        with contextlib.suppress(OSError, TypeError):
+            for line in inspect.getsource(kind.forward).splitlines():
+                if re.search(r"\blen\(", line):
+                    return f" (here, perhaps: `{line.strip()}` in {kind.__name__})"
+    return ""
 
 
 def _example(target: Target, example_x: Any, normalise: DataInfo | None) -> Inputs:
@@ -186,7 +217,7 @@ def _linearised(
 
 
 def _first_free(tensor: Tensor) -> Any:
-    return {0: torch.export.Dim("batch", min=1)}
+    return {0: torch.export.Dim(_ROWS, min=1)}
 
 
 def _without(network: nn.Module, names: Sequence[str]) -> nn.Module:

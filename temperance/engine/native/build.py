@@ -24,6 +24,7 @@ from temperance.core import files
 
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _PARALLEL = ("-fopenmp",)  # PyTorch has loaded its OpenMP already, and shares its threads
+_MADE = ("-fno-strict-aliasing",)  # gcc 12 reads masks of bytes wrongly without it, beside numbers of one precision
 _SOURCE = "normal.c"
 
 Fill = Callable[..., None]
@@ -95,7 +96,7 @@ def library_of(text: str, includes: Path) -> ctypes.CDLL | None:
         source, built = Path(folder) / "made.c", Path(folder) / "made.so"
         files.write_text(source, text)
         for extra in (_PARALLEL, ()):
-            command = [compiler, *_FLAGS, *extra, f"-I{includes}", "-o", str(built), str(source), "-lm"]
+            command = [compiler, *_FLAGS, *_MADE, *extra, f"-I{includes}", "-o", str(built), str(source), "-lm"]
             try:
                 subprocess.run(command, capture_output=True, check=True, timeout=60)
                 return ctypes.CDLL(str(built))

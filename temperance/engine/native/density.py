@@ -21,8 +21,10 @@ from torch import Tensor, fx
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 
+from temperance.core.errors import ArgumentError
 from temperance.engine.native.build import library_of
 from temperance.engine.native.emit.elementwise import HELPERS
+from temperance.engine.native.emit.factors import FACTORS
 from temperance.engine.native.emit.operations import operation
 from temperance.engine.native.emit.writer import Unknown, Written, energy_of, in_rows
 from temperance.engine.native.walk import NativeEnergy, Walks
@@ -98,6 +100,7 @@ class NativeDensity(NativeEnergy):
         dtype, size = starts.dtype, starts.shape[1]
         if dtype not in (torch.float32, torch.float64) or starts.device.type != "cpu":
             raise Unknown(f"numbers of {dtype} on {starts.device}")
+        works = _works(log_density, starts[0]) is None  # a real call comes first, so that what it caches is real
         try:
             with _ONE_AT_A_TIME:
                 made = _written(log_density, starts[0])
@@ -105,8 +108,11 @@ class NativeDensity(NativeEnergy):
             raise
         except Exception as error:  # whatever stops the tracer
             raise Unknown(_reason(error)) from error
+        finally:
+            if works:
+                _refuse_leaks(log_density, starts[0])
         real = "float" if dtype == torch.float32 else "double"
-        text = _SOURCE.format(real=real, helpers=HELPERS, body="\n".join(made.lines))
+        text = _SOURCE.format(real=real, helpers=HELPERS + FACTORS, body="\n".join(made.lines))
         library = library_of(text, Path(__file__).parent)
         if library is None:
             raise Unknown("there is no C compiler that could build it")
@@ -121,11 +127,33 @@ class NativeDensity(NativeEnergy):
         native = cls(made, walks, dtype, size)
         try:
             agrees = _agrees(native, log_density, starts)
-        except Exception as error:  # a function that kept tensors of the tracer, say
+        except Exception as error:  # of the function's own
             raise Unknown(_reason(error)) from error
         if not agrees:
             raise Unknown("what was built differs from the function, whose value may depend on more than its argument")
         return native
+
+
+def _works(log_density: LogDensity, start: Tensor) -> Exception | None:
+    """``None`` if a plain call gives numbers, else what is wrong."""
+    try:
+        float(log_density(start.clone()).detach())  # a tensor of the tracer's has no number to give
+    except Exception as error:
+        return error
+    return None
+
+
+def _refuse_leaks(log_density: LogDensity, start: Tensor) -> None:
+    """A function that filled a cache while it was traced has put tensors without numbers into it, and works no more:
+    not here, and not when its user calls it. Nobody can mend that from outside, so it is said."""
+    error = _works(log_density, start)
+    if isinstance(error, RuntimeError | TypeError | AssertionError):  # others are the function's own
+        raise ArgumentError(
+            "`log_density` must not keep tensors of one call for another, unless its first call makes them; got a "
+            "function that worked, was traced in order to make machine code of it, and fails since "
+            f"({type(error).__name__}: {str(error)[:80]}): it has kept tensors of the tracing. Make what it caches "
+            "before sampling, or give compile=False, with a function whose cache is new."
+        ) from error
 
 
 def _reason(error: Exception) -> str:
@@ -148,6 +176,7 @@ def _traced(log_density: LogDensity, start: Tensor) -> fx.Graph:
     aten = torch.ops.aten
     more = [aten._log_softmax, aten._softmax, aten._log_softmax_backward_data, aten._softmax_backward_data]
     more += [aten.mv, aten.dot, aten.addmm, aten.addmv, aten.logsumexp, aten.logaddexp, aten.index_select]
+    more += [aten.linalg_vector_norm]
     table = {**core_aten_decompositions(), **get_decompositions(more), aten.var.correction: _variance}
 
     def value(theta: Tensor) -> Tensor:
@@ -192,13 +221,13 @@ def _conditions() -> Iterator[list[Tensor]]:
             for name, constraint in self.arg_constraints.items():
                 derived = name not in vars(self) and isinstance(getattr(type(self), name, None), lazy_property)
                 if not constraints.is_dependent(constraint) and not derived:
-                    found.append(constraint.check(getattr(self, name)))
+                    found.append(_check(constraint, getattr(self, name)))
 
     def look(self: Distribution, value: Any) -> None:
         if threading.get_ident() != tracer:
             check(self, value)
         elif isinstance(value, Tensor) and self.support is not None:
-            found.append(self.support.check(value))
+            found.append(_check(self.support, value))
 
     plain, check = Distribution.__init__, Distribution._validate_sample
     Distribution.__init__, Distribution._validate_sample = begin, look  # type: ignore[method-assign]
@@ -206,6 +235,16 @@ def _conditions() -> Iterator[list[Tensor]]:
         yield found
     finally:
         Distribution.__init__, Distribution._validate_sample = plain, check  # type: ignore[method-assign]
+
+
+def _check(constraint: Any, value: Tensor) -> Tensor:
+    """The constraint's own check; that of a positive definite matrix asks in between whether it is symmetric, which is
+    a decision on values, and is put together here without it."""
+    if type(constraint) is not type(constraints.positive_definite):
+        found: Tensor = constraint.check(value)
+        return found
+    symmetric = torch.isclose(value, value.mT, atol=1e-6).all(-2).all(-1)
+    return symmetric & torch.linalg.cholesky_ex(value).info.eq(0)
 
 
 def _agrees(native: NativeDensity, log_density: LogDensity, starts: Tensor) -> bool:

@@ -3,7 +3,7 @@
 
 #ifndef LARGEST_GAIN
 #define LARGEST_GAIN 1000.0
-enum { WALKING, TURNED, DIVERGED };
+enum { WALKING, TURNED, DIVERGED, FELL }; /* fell: to where the energy is no finite number */
 
 static inline double log_add(double a, double b) {
     double high = a > b ? a : b, low = a > b ? b : a;
@@ -72,7 +72,7 @@ static void N(stretch)(const plan_t *plan, N(stretch_t) *s, int64_t depth, REAL 
         double gain = s->inverse_temperature * energy + kinetic - s->start;
         s->leapfrogs++;
         if (!(gain <= LARGEST_GAIN)) {
-            s->end = DIVERGED;
+            s->end = isfinite(energy) ? DIVERGED : FELL;
             return;
         }
         s->chances += gain > 0 ? exp(-gain) : 1.0;
@@ -104,7 +104,7 @@ static void N(stretch)(const plan_t *plan, N(stretch_t) *s, int64_t depth, REAL 
 #define VECTORS(depth) (13 + 2 * (depth)) /* that a trajectory needs beside its start */
 
 /* One transition from theta with momentum p and gradient grad, in place. told: energy at the end, sum of the chances of
-   acceptance, leapfrog steps, whether it diverged. */
+   acceptance, leapfrog steps, whether it diverged (1), or fell off an edge of the support (2). */
 static void N(transition)(const plan_t *plan, REAL *theta, REAL *p, REAL *grad, const REAL *inverse_mass, REAL *room,
                           const double *given, uint64_t key, int64_t most, double *told, REAL *scratch) {
     int64_t P = plan->parameters;
@@ -135,7 +135,7 @@ static void N(transition)(const plan_t *plan, REAL *theta, REAL *p, REAL *grad, 
         chances += s.chances;
         leapfrogs += s.leapfrogs;
         if (s.end != WALKING) {
-            diverged = s.end == DIVERGED;
+            diverged = s.end == DIVERGED ? 1 : s.end == FELL ? 2 : 0;
             break;
         }
         if (log(fortune(key, luck + 1)) < s.weight - weight) {

@@ -43,12 +43,13 @@ class Walks(NamedTuple):
 @dataclass(frozen=True)
 class Told:
     """What became of each chain's transition: U where it ended, the sum of the chances of acceptance on the way,
-    leapfrog steps, and whether it diverged."""
+    leapfrog steps, whether it diverged, and whether that was where U is infinite or no number."""
 
     energy: Numbers
     chances: Numbers
     leapfrogs: Numbers
     divergent: Numbers
+    edge: Numbers
 
 
 class NativeEnergy:
@@ -170,7 +171,7 @@ class NativeEnergy:
             room.data_ptr(), given.ctypes.data, keys.ctypes.data, told.ctypes.data, most, chains,
             self._threads(None, chains),
         )  # fmt: skip
-        return Told(told[:, 0], told[:, 1], told[:, 2].astype(np.int64), told[:, 3] != 0)
+        return Told(told[:, 0], told[:, 1], told[:, 2].astype(np.int64), told[:, 3] != 0, told[:, 3] == 2)
 
     def _threads(self, threads: int | None, chains: int) -> int:
         """How many to use, and scratch memory for each."""

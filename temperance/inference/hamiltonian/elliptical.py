@@ -101,7 +101,8 @@ class EllipticalSlice(TransitionKernel):
             chosen = np.flatnonzero(searching)
             angle[chosen] = low[chosen] + (high - low)[chosen] * uniforms([state.rngs[k] for k in chosen], 1)[:, 0]
         settle_(state, torch.from_numpy(~searching), theta, state.gradient, energy)
-        return Transition(1.0 / tries, np.zeros(count, dtype=bool), tries)
+        never = np.zeros(count, dtype=bool)
+        return Transition(1.0 / tries, never, tries, never)
 
 
 def _log_likelihood(energy: Tensor, prior: BoundPrior, theta: Tensor, beta: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from temperance.core.checks import check_count, check_positive
 from temperance.core.errors import ArgumentError
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.hamiltonian.kernel import (
+    DIVERGENCE,
     HamiltonianState,
     Numbers,
     SteppingKernel,
@@ -21,6 +22,7 @@ from temperance.inference.hamiltonian.kernel import (
     check_jitter,
     jittered,
     judge_gain,
+    over_an_edge,
     settle_,
 )
 from temperance.inference.hamiltonian.motion import Motion, Phase, uniforms
@@ -105,8 +107,32 @@ class HMC(SteppingKernel):
         phase = Phase(state.chain.theta.clone(), momentum, state.gradient.clone())
         energy, kinetic = _go(flow, phase, step, counts)
         chance, divergent = judge_gain((flow.inverse_temperature * energy + kinetic - before).numpy())
+        edge = over_an_edge(energy, kinetic - (before - flow.inverse_temperature * state.energy))
+        lost = ~torch.isfinite(energy + kinetic).numpy() & ~edge
+        if lost.any():
+            edge[lost] = _retraced(flow, state, step, int(counts.max()), torch.from_numpy(lost))
         settle_(state, torch.from_numpy(luck[:, 1] < chance), phase.theta, phase.gradient, energy)
-        return Transition(chance, divergent, counts)
+        return Transition(chance, divergent, counts, edge)
+
+
+def _retraced(flow: Motion, state: HamiltonianState, step: Tensor, count: int, lost: Tensor) -> Numbers:
+    """Which of the ``lost`` chains, whose energies are no numbers any more, came to an impossible place in good order.
+    The others gained energy until it overflowed, which is the step's fault. At their ends they look the same, so they
+    walk again, a step at a time."""
+    rows = lost.to(state.chain.theta.device)
+    momentum = flow.metric.momenta(state.chain.noise)
+    phase, flow, step = Phase(state.chain.theta, momentum, state.gradient).rows(rows), flow.rows(rows), step[lost]
+    before = flow.inverse_temperature * state.energy[lost] + flow.kinetic(phase.momentum)
+    sound = torch.ones_like(step, dtype=torch.bool)
+    fell = torch.zeros_like(sound)
+    for _ in range(count):
+        energy, kinetic = flow.leap(phase, step)
+        fell |= sound & ~torch.isfinite(energy)
+        sound &= flow.inverse_temperature * energy + kinetic - before <= DIVERGENCE
+        if not bool(sound.any()):
+            break
+    found: Numbers = fell.numpy()
+    return found
 
 
 def _go(flow: Motion, phase: Phase, step: Tensor, counts: Numbers) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,15 @@ Numbers = np.ndarray[Any, Any]
 DIVERGENCE = 1000.0
 """How much energy a trajectory may gain before it counts as divergent: the true flow gains none."""
 
+_STEEP = (
+    "there are places too steep for the step, and the draws may miss them. Ask Warmup for a higher acceptance "
+    "(accept=0.95), lower `step_size`, or write the model in other coordinates."
+)
+_EDGE = (
+    "ran over an edge of the support, to places where the log density is -inf or NaN, which are rejected; a smaller "
+    "step seldom helps. Let the sampler have the whole line: φ = log θ for θ > 0, φ = logit θ for 0 < θ < 1, and add "
+    "the log-Jacobian log |dθ/dφ| to the log density (φ itself, for θ = exp φ)."
+)
 _MOST_DOUBLINGS = 60
 _START_REMEDY = "Start elsewhere (fit(..., start=...)), or look for a logarithm or a root that is out of its domain."
 
@@ -64,6 +73,7 @@ class HamiltonianState:
     divergent: Tensor = field(default_factory=lambda: torch.zeros(0))
     leapfrogs: Tensor = field(default_factory=lambda: torch.zeros(0))
     divergences: Tensor = field(default_factory=lambda: torch.zeros(0))
+    edges: Tensor = field(default_factory=lambda: torch.zeros(0))
     transitions: int = 0
     accepted: float = 0.0
     history: Rows = field(default_factory=Rows)
@@ -78,6 +88,7 @@ class HamiltonianState:
     def forget(self) -> None:
         """Begin counting anew."""
         self.divergences.zero_()
+        self.edges.zero_()
         self.transitions, self.accepted = 0, 0.0
         folder, self.history = self.history.folder, Rows()
         if folder is not None:
@@ -86,11 +97,13 @@ class HamiltonianState:
 
 @dataclass
 class Transition:
-    """Where chains are after a transition, with the mean probability of acceptance along the way."""
+    """How a transition of each chain went: the mean probability of acceptance along the way, whether it diverged, the
+    leapfrog steps, and whether it diverged because it came where θ is impossible (``edge``)."""
 
     acceptance: np.ndarray[Any, np.dtype[np.float64]]
     divergent: np.ndarray[Any, np.dtype[np.bool_]]
     leapfrogs: np.ndarray[Any, np.dtype[np.int64]]
+    edge: np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class HamiltonianSampler(Sampler):
@@ -183,6 +196,7 @@ class TransitionKernel(HamiltonianSampler):
             divergent=torch.zeros(count, dtype=torch.bool),
             leapfrogs=torch.zeros(count, dtype=torch.int64),
             divergences=torch.zeros(count, dtype=torch.int64),
+            edges=torch.zeros(count, dtype=torch.int64),
         )
 
     def _first_step(self) -> float:
@@ -237,6 +251,7 @@ class TransitionKernel(HamiltonianSampler):
         state.divergent.copy_(torch.from_numpy(made.divergent))
         state.leapfrogs.copy_(torch.from_numpy(made.leapfrogs))
         state.divergences += state.divergent
+        state.edges += torch.from_numpy(made.divergent & made.edge)
         state.transitions += 1
         state.accepted += float(made.acceptance.mean())
         told = [state.energy, state.acceptance, state.leapfrogs.double(), state.divergent.double(), state.step_size]
@@ -328,6 +343,13 @@ def judge_gain(gain: Numbers) -> tuple[Numbers, Numbers]:
         return chance, ~(gain <= DIVERGENCE)
 
 
+def over_an_edge(energy: Tensor, work: Tensor) -> Numbers:
+    """Whether a trajectory's end is an impossible place: U is infinite or no number there, and all that was gained on
+    the way beside U (``work``, over T) is still within reason: where the step is too long both grow."""
+    found: Numbers = (~torch.isfinite(energy) & (work <= DIVERGENCE)).numpy()
+    return found
+
+
 def settle_(state: HamiltonianState, accept: Tensor, theta: Tensor, gradient: Tensor, energy: Tensor) -> None:
     """Take the proposal where ``accept`` says so; in place, for others look at the same memory."""
     where = accept.to(theta.device).unsqueeze(1)
@@ -345,8 +367,12 @@ def divergence_remarks(state: HamiltonianState) -> list[str]:
     where = [f"{k + 1} ({n})" for k, n in enumerate(state.divergences.tolist()) if n]
     total = state.transitions * len(state.divergences)
     named = "chain" if len(where) == 1 else "chains"
-    return [
+    head = (
         f"{count} of {total} transitions diverged, in {named} {', '.join(where[:8])}{' …' if len(where) > 8 else ''}: "
-        "there are places too steep for the step, and the draws may miss them. Ask Warmup for a higher acceptance "
-        "(accept=0.95), lower `step_size`, or write the model in other coordinates."
-    ]
+    )
+    edges = int(state.edges.sum())
+    if not edges:
+        return [head + _STEEP]
+    if edges == count:
+        return [f"{head}they {_EDGE}"]
+    return [f"{head}{edges} of them {_EDGE} In the others {_STEEP}"]

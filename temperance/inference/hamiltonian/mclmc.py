@@ -100,7 +100,10 @@ class MCLMC(SteppingKernel):
         chance, divergent = judge_gain(walk.work().numpy())
         taken = torch.from_numpy(luck[:, 1] < chance if self.adjusted else ~divergent)
         settle_(state, taken, walk.theta, walk.gradient, walk.energy)
-        return Transition(chance, divergent, np.full(len(chance), self.length))
+        edge = divergent & ~np.isfinite(
+            walk.energy.numpy()
+        )  # its speed is given, so nothing else takes U beyond numbers
+        return Transition(chance, divergent, np.full(len(chance), self.length), edge)
 
     def one_step_gain(self, flow: Motion, state: HamiltonianState, step: Tensor) -> Tensor:
         """See :class:`Kernel`."""

@@ -92,7 +92,7 @@ class NUTS(SteppingKernel):
             if not len(group.who):
                 break
         group.leave(np.ones(len(group.who), dtype=bool))
-        return Transition(group.chances / np.maximum(1, group.leapfrogs), group.divergent, group.leapfrogs)
+        return Transition(group.chances / np.maximum(1, group.leapfrogs), group.divergent, group.leapfrogs, group.edge)
 
 
 def _in_c(native: NativeEnergy, flow: Motion, state: HamiltonianState, keys: Numbers, most: int) -> Transition:
@@ -101,7 +101,7 @@ def _in_c(native: NativeEnergy, flow: Motion, state: HamiltonianState, keys: Num
     momentum = metric.momenta(state.chain.noise)
     told = native.nuts(state.chain.theta, momentum, state.gradient, metric.inverse_mass.contiguous(), given, keys, most)
     state.energy.copy_(torch.from_numpy(told.energy))
-    return Transition(told.chances / np.maximum(1, told.leapfrogs), told.divergent, told.leapfrogs)
+    return Transition(told.chances / np.maximum(1, told.leapfrogs), told.divergent, told.leapfrogs, told.edge)
 
 
 def fortunes(keys: Numbers, first: int, count: int) -> Numbers:
@@ -136,6 +136,7 @@ class _Group:
         self.chances = np.zeros(count)
         self.leapfrogs = np.zeros(count, dtype=np.int64)
         self.divergent = np.zeros(count, dtype=bool)
+        self.edge = np.zeros(count, dtype=bool)  # of these, where U was no finite number
 
     def double(self, depth: int) -> None:
         """Add 2^depth leaves at one end of each chain's trajectory; chains that have turned leave."""
@@ -220,6 +221,7 @@ class _Stretch:
         group.chances[who] += chance
         group.leapfrogs[who] += walking
         group.divergent[who] |= diverged
+        group.edge[who] |= diverged & ~np.isfinite(potential)
         self.walking &= ~diverged
         self.weight = np.logaddexp(self.weight, weight)
         with np.errstate(invalid="ignore"):

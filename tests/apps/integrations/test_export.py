@@ -373,3 +373,27 @@ def test_errors(tmp_path: Path) -> None:
 
     with pytest.raises(NetworkError, match=r"torch\.export cannot write this network down"):
         export_predictive(fitted(Asks(), tp.Normal(scale=1.0), draws), X)
+
+
+class Counts(nn.Module):
+    """Puts its rows together again by their number."""
+
+    def __init__(self, by_length: bool) -> None:
+        super().__init__()
+        self.linear, self.by_length = nn.Linear(3, 1), by_length
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = len(x) if self.by_length else x.shape[0]
+        return self.linear(x).reshape(rows, 1)
+
+
+def test_a_network_that_takes_the_length_of_its_inputs_is_told() -> None:
+    run = fitted(Counts(True), tp.Normal(scale=1.0), draws)
+    with pytest.raises(
+        NetworkError, match=r"as len\(x\).*`rows = len\(x\) if .*` in Counts.*x\.shape\[0\].*dynamic_batch"
+    ):
+        export_predictive(run, X)
+    for network, settings, rows in ((Counts(True), {"dynamic_batch": False}, len(X)), (Counts(False), {}, len(X) - 1)):
+        run = fitted(network, tp.Normal(scale=1.0), draws)
+        found = export_predictive(run, X, **settings).module()(X[:rows])["mean"]
+        torch.testing.assert_close(found, run.predict(X[:rows]).mean(), atol=1e-5, rtol=1e-5)

@@ -65,9 +65,9 @@ static double digamma(double x) {
 """
 
 
-def out_of(node: fx.Node) -> tuple[Shape, torch.dtype]:
-    """Shape and type of what a node gives."""
-    meta = node.meta["val"]
+def out_of(node: fx.Node, place: int | None = None) -> tuple[Shape, torch.dtype]:
+    """Shape and type of what a node gives, or of one of the several that it gives."""
+    meta = node.meta["val"] if place is None else node.meta["val"][place]
     return tuple(meta.shape), meta.dtype
 
 

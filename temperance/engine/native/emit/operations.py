@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from typing import Any
 
 from torch import fx
 
 from temperance.engine.native.emit import elementwise as each
+from temperance.engine.native.emit import factors as by
 from temperance.engine.native.emit import places as at
 from temperance.engine.native.emit import reductions as over
-from temperance.engine.native.emit.writer import Unknown, Value, name_of
+from temperance.engine.native.emit.writer import Unknown, name_of
 
-Writes = Callable[..., Value]
+Writes = Callable[..., Any]  # a value, several, or nothing
 
 OPERATIONS: dict[str, Writes] = {
     **dict.fromkeys((*each.ELEMENTWISE, *each.JUDGEMENTS, *each.BITS), each.elementwise),
@@ -45,11 +48,22 @@ OPERATIONS: dict[str, Writes] = {
     **dict.fromkeys(("mm", "bmm"), over.product),
     **dict.fromkeys(("cumsum", "cumprod"), over.running),
     "mean": over.mean,
+    **dict.fromkeys(("min", "max"), over.extreme),
+    "linalg_cholesky_ex": by.cholesky_ex,
+    "linalg_solve_triangular": by.solve_triangular,
+    "cholesky_solve": by.cholesky_solve,
+    "cholesky_inverse": by.cholesky_inverse,
+    "_linalg_solve_ex": by.solve_ex,
+    "linalg_inv_ex": by.inv_ex,
+    "_linalg_slogdet": by.slogdet,
+    "_linalg_check_errors": by.check_errors,
 }
 
 
 def operation(node: fx.Node) -> Writes:
     """The function that writes a node."""
+    if node.target is operator.getitem:
+        return lambda writer, node, several, place: several[place]
     found = OPERATIONS.get(name_of(node)) if str(node.target).startswith("aten.") else None
     if found is None:
         raise Unknown(str(node.target))

@@ -13,8 +13,12 @@ from temperance.engine.native.emit.writer import Index, Shape, Unknown, Value, W
 
 
 def write_view(writer: Writer, node: fx.Node, value: Value, *_: Any) -> Value:
-    """Another shape: where only dimensions of one place come and go nothing moves."""
-    shape, out = out_of(node)
+    """Another shape."""
+    return viewed(writer, value, *out_of(node))
+
+
+def viewed(writer: Writer, value: Value, shape: Shape, out: torch.dtype) -> Value:
+    """A value in another shape: where only dimensions of one place come and go nothing moves."""
     if [n for n in shape if n != 1] == [n for n in value.shape if n != 1]:
 
         def at(index: Index) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from temperance.engine.native.emit.elementwise import out_of
-from temperance.engine.native.emit.places import write_view
+from temperance.engine.native.emit.places import viewed, write_view
 from temperance.engine.native.emit.writer import Index, Shape, Unknown, Value, Writer, cast, name_of, number
 
 _LANES = 8  # running sums side by side: one alone would wait for itself
@@ -38,6 +38,22 @@ def reduction(writer: Writer, node: fx.Node, value: Value, dims: Any = None, *_:
     kept = tuple(1 if k in gone else n for k, n in enumerate(value.shape))
     made = _reduced(writer, name, value.shape, gone, lambda index: cast(value, value.at(index), out), out)
     return made if shape == kept else write_view(writer, node, made)
+
+
+def extreme(writer: Writer, node: fx.Node, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The least or greatest number along a dimension; where it is, nothing may ask."""
+    name = {"min": ("amin", "all"), "max": ("amax", "any")}[name_of(node)][value.dtype == torch.bool]
+    shape, out = out_of(node, 0)
+    if out != torch.bool and not out.is_floating_point:
+        raise Unknown(f"{name} of whole numbers")
+    rank = len(value.shape)
+    made = _reduced(writer, name, value.shape, {dim % rank} if rank else set(), value.at, out)
+    kept = viewed(writer, made, shape, out)
+
+    def nowhere(index: Index) -> str:
+        raise Unknown(f"the place of {node.target}")
+
+    return kept, Value(shape, torch.int64, nowhere)
 
 
 def mean(writer: Writer, node: fx.Node, value: Value, dims: Any = None, *more: Any, **options: Any) -> Value:

@@ -79,7 +79,7 @@ class Written:
 class Writer:
     """Writes node after node; ``values`` are those of the nodes so far, and ``operation`` finds what writes one."""
 
-    operation: Callable[[fx.Node], Callable[..., Value]]
+    operation: Callable[[fx.Node], Callable[..., Any]]
     lines: list[str] = field(default_factory=list)
     constants: list[Tensor] = field(default_factory=list)
     values: dict[fx.Node, Any] = field(default_factory=dict)
@@ -184,6 +184,8 @@ class Writer:
         if folded is not None:
             return self.given(folded) if isinstance(folded, Tensor) else folded
         made = self.operation(node)(self, node, *args, **options)
+        if not isinstance(made, Value):  # several, or nothing
+            return made
         if made.shape != tuple(node.meta["val"].shape) or not made.numel:
             raise Unknown(f"{node.target} without numbers, or with a shape of its own")
         if made.in_memory or made.constant is not None:
@@ -192,7 +194,7 @@ class Writer:
         return self.keep(made) if made.cost and often else made
 
 
-def energy_of(graph: fx.Graph, theta: Value, operation: Callable[[fx.Node], Callable[..., Value]]) -> Written:
+def energy_of(graph: fx.Graph, theta: Value, operation: Callable[[fx.Node], Callable[..., Any]]) -> Written:
     """A graph from θ to (∇ log p, log p) as C that returns U = −log p, and writes ∇U into ``gradient`` unless that is
     null."""
     writer = Writer(operation)
