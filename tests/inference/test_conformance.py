@@ -50,6 +50,8 @@ TABLE = {
         tp.EllipticalSlice(),
         {"steps": 120, "draws": 250, "noise": 10.0, "temperatures": (0.5,)},
     ),
+    "WarmStart of HMC": (tp.WarmStart(tp.HMC(step_size=0.15, length=8), FAST, steps=10), {**ROUND, "steps": 70}),
+    "WarmStart of SGHMC": (tp.WarmStart(tp.Collect(tp.SGHMC(lr=0.1), burn=0, every=1), FAST, steps=2), {"steps": 4}),
     "SVGD": (tp.SVGD(3, lr=0.1), {"steps": 3}),
     "RepulsiveEnsemble": (tp.RepulsiveEnsemble(3, lr=0.1), {"steps": 3}),
     "Curve": (tp.Curve(FAST), {"steps": 4}),

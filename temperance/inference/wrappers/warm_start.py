@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from temperance.core.checks import check_count, check_flag, shown
-from temperance.core.encoding import SCRATCH
+from temperance.core.encoding import SCRATCH, encode, restore
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
@@ -27,13 +28,15 @@ _HELD_OUT = 1000  # rows, at most, that say when to stop
 @dataclass
 class WarmStartState(WrapperState):
     """The method's own state (before it begins, one of the right shapes), that of the optimiser while it runs, the seed
-    of each member, a generator of rows."""
+    of each member, a generator of rows, and where each member begins (E × P), once it is ``ready``."""
 
     first: Any
     seeds: list[int]
     rows: torch.Generator
+    points: Tensor
     stopped: bool = False
     ready: bool = False
+    begun: bool = field(default=False, metadata=SCRATCH)
     folder: Path | None = field(default=None, metadata=SCRATCH)
 
 
@@ -124,7 +127,7 @@ class WarmStart(Wrapper):
             cost=cost,
             default_steps=None if base.default_steps is None else self.steps + base.default_steps,
             held_out=base.held_out or first.held_out,
-            sets_aside=_HELD_OUT if first.held_out and first.sets_aside is None else first.sets_aside,
+            sets_aside=_HELD_OUT if first.held_out else base.sets_aside,
             settling=None if base.settling is None else self.steps + base.settling,
         )
 
@@ -147,11 +150,17 @@ class WarmStart(Wrapper):
         seeds = [spawn(rng) for rng in rngs]
         rows = torch.Generator()
         rows.manual_seed(spawn(rngs[0]))
-        first = self.by.init(engine, starts, rngs)
-        return WarmStartState(self._begin(engine, starts, seeds), first, seeds, rows)
+        first, points = self.by.init(engine, starts, rngs), starts.rows(engine)
+        self.base.init(engine, starts, [generator(seed, "method") for seed in seeds])  # what it refuses by itself
+        try:  # at the same place as the optimiser: the shapes of its state are known now
+            base = self._begin(engine, points, seeds)
+        except ArgumentError:
+            name = type(self.base).__name__
+            refuse(self, self.base, f"{name} is of several places, and cannot begin at one", f"{name}(...) by itself")
+        return WarmStartState(base, first, seeds, rows, points)
 
-    def _begin(self, engine: Engine, starts: Starts, seeds: Sequence[int]) -> Any:
-        return self.base.init(engine, starts, [generator(seed, "method") for seed in seeds])
+    def _begin(self, engine: Engine, points: Tensor, seeds: Sequence[int]) -> Any:
+        return self.base.init(engine, Starts.at(points), [generator(seed, "method") for seed in seeds])
 
     def keep_in(self, state: WarmStartState, folder: Path) -> None:
         """As both parts do."""
@@ -167,6 +176,7 @@ class WarmStart(Wrapper):
     def step(self, engine: Engine, state: WarmStartState, batch: Batch) -> tuple[WarmStartState, Info]:
         """A step of the optimiser, or of the method."""
         if batch.step >= self.steps:
+            self._go_on(engine, state)
             state.base, info = self.base.step(engine, state.base, second_part(self._all_rows(batch), self.steps))
             return state, info
         info = Info(0.0)
@@ -179,12 +189,25 @@ class WarmStart(Wrapper):
             state.first, info = self.by.step(engine, state.first, here)
             state.stopped = info.done
         if info.status.ok and batch.step + 1 == self.steps:
-            points = [centre_of(found).mean for found in self.by.posteriors(engine, state.first, None)]
-            state.base = self._begin(engine, Starts.at(torch.stack(points)), state.seeds)
-            state.first, state.ready = None, True
+            found = [centre_of(point).mean for point in self.by.posteriors(engine, state.first, None)]
+            state.points.copy_(torch.stack(found))
+            state.base = self._begin(engine, state.points.clone(), state.seeds)
+            state.first, state.ready, state.begun = None, True, True
             if state.folder is not None:
                 self.base.keep_in(state.base, state.folder)
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
+
+    def _go_on(self, engine: Engine, state: WarmStartState) -> None:
+        """In a run that was resumed the method's state was put into one that began elsewhere; here it moves into one
+        that begins where it should: a method may keep what it does not move (``On``, the rest of the network)."""
+        if state.begun:
+            return
+        tensors: dict[str, Tensor] = {}
+        form = encode(state.base, tensors)
+        state.base = restore(self._begin(engine, state.points.clone(), state.seeds), form, tensors, engine.device)
+        state.begun = True
+        if state.folder is not None:
+            self.base.keep_in(state.base, state.folder)
 
     def _all_rows(self, batch: Batch) -> Batch:
         """With the rows that were held out, where all data are read."""
@@ -205,4 +228,5 @@ class WarmStart(Wrapper):
                 "there is no posterior yet: the run ended while its start was looked for. After an interruption, call "
                 "fit again with the same checkpoint."
             )
+        self._go_on(engine, state)
         return self.base.posteriors(engine, state.base, data)

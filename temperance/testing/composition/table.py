@@ -49,6 +49,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "FunctionalLaplace": lambda m: tp.FunctionalLaplace(m),
     "MCDropout": lambda m: tp.MCDropout(m),
     "Curve": lambda m: tp.Curve(m),
+    "WarmStart": lambda m: tp.WarmStart(m, _POINT, steps=4),
 }
 
 INNERS: dict[str, Inference[Any]] = {
@@ -93,6 +94,7 @@ INNERS: dict[str, Inference[Any]] = {
     "Collect of HMC": tp.Collect(_HMC),
     "Collect of Warmup": tp.Collect(_WARM),
     "Collect of Cyclical": tp.Collect(tp.Cyclical(_SGHMC, cycle=3)),
+    "WarmStart of Collect": tp.WarmStart(tp.Collect(_SGHMC), _POINT, steps=4),
     "SVGD": tp.SVGD(3, lr=0.05),
     "RepulsiveEnsemble": tp.RepulsiveEnsemble(3, lr=0.05),
     "Curve": tp.Curve(_POINT),
