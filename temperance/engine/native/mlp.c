@@ -23,7 +23,8 @@
 #endif
 
 enum { IDENTITY, TANH, RELU, LEAKY_RELU, SIGMOID, SILU, ELU, SOFTPLUS };
-enum { CATEGORICAL, BERNOULLI, NORMAL };
+enum { CATEGORICAL, BERNOULLI, NORMAL, HETEROSCEDASTIC, LEARNED_NORMAL };
+#define MOST_LOG_NOISE 40 /* beyond which the noise grows no more */
 
 typedef struct {
     int64_t in, out, weight, bias, activation; /* places in theta; a bias of -1 is none */
@@ -32,6 +33,7 @@ typedef struct {
 
 typedef struct {
     int64_t layers, rows, block, parameters, likelihood, by_rows, widest, scratch_size;
+    int64_t columns, scales;  /* of y; log noise scales at the end of theta, none, one, or one a column */
     double factor, constant;
     const layer_t *layer;
     const void *x;            /* blocks of [input][row] */
@@ -574,27 +576,63 @@ LOOP N(normal)(const REAL *restrict z, const REAL *restrict y, REAL factor, REAL
     }
 }
 
-static double N(likelihood)(const plan_t *plan, const REAL *z, const REAL *y, REAL *work, REAL *d, int64_t outputs,
-                            int64_t rows, int64_t n, int64_t stride) {
+/* Of means z and logarithms of the noise s. */
+LOOP N(heteroscedastic)(const REAL *restrict z, const REAL *restrict s, const REAL *restrict y, REAL factor,
+                        REAL *restrict e, REAL *restrict d, REAL *restrict d_noise, int64_t n) {
+    for (int64_t r = 0; r < n; r++) {
+        REAL capped = s[r] > MOST_LOG_NOISE ? MOST_LOG_NOISE : s[r], inverse = N(exponential)(-capped);
+        REAL off = (z[r] - y[r]) * inverse;
+        e[r] += (REAL)0.5 * off * off + capped;
+        d[r] = factor * off * inverse;
+        d_noise[r] = s[r] > MOST_LOG_NOISE ? 0 : factor * (1 - off * off);
+    }
+}
+
+static double N(sum_of_rows)(const REAL *values, int64_t count) {
+    double total[4] = {0, 0, 0, 0};
+    int64_t r = 0;
+    for (; r + 4 <= count; r += 4) {
+        for (int k = 0; k < 4; k++) total[k] += values[r + k];
+    }
+    for (; r < count; r++) total[0] += values[r];
+    return (total[0] + total[1]) + (total[2] + total[3]);
+}
+
+/* Noise scales that are part of theta, log_noise, with their slopes: the sum of squares of each column is kept apart. */
+static double N(learned_normal)(const plan_t *plan, const REAL *z, const REAL *y, const REAL *log_noise, REAL *slope,
+                                REAL *work, REAL *d, int64_t rows, int64_t n, int64_t stride) {
+    double total = 0;
+    for (int64_t c = 0; c < plan->columns; c++) {
+        int64_t at = c * stride, k = plan->scales > 1 ? c : 0;
+        double precision = exp(-2.0 * (double)log_noise[k]);
+        memset(work, 0, n * sizeof(REAL));
+        N(normal)(z + at, y + at, (REAL)(plan->factor * precision), work, d + at, n);
+        double squares = precision * N(sum_of_rows)(work, rows);
+        total += squares + (double)rows * (double)log_noise[k];
+        if (slope) slope[k] += (REAL)(plan->factor * ((double)rows - 2 * squares));
+    }
+    return plan->factor * total;
+}
+
+static double N(likelihood)(const plan_t *plan, const REAL *z, const REAL *y, const REAL *log_noise, REAL *slope,
+                            REAL *work, REAL *d, int64_t outputs, int64_t rows, int64_t n, int64_t stride) {
     REAL factor = (REAL)plan->factor;
+    double energy = 0;
     if (plan->likelihood == CATEGORICAL) {
         N(categorical)(z, y, factor, work, d, outputs, n, stride);
+    } else if (plan->likelihood == LEARNED_NORMAL) {
+        energy = N(learned_normal)(plan, z, y, log_noise, slope, work, d, rows, n, stride);
     } else {
+        int64_t apart = plan->columns * stride;
         memset(work, 0, n * sizeof(REAL));
-        for (int64_t c = 0; c < outputs; c++) {
-            int64_t at = c * stride;
+        for (int64_t at = 0; at < apart; at += stride) {
             if (plan->likelihood == BERNOULLI) N(bernoulli)(z + at, y + at, factor, work, d + at, n);
-            else N(normal)(z + at, y + at, factor, work, d + at, n);
+            else if (plan->likelihood == NORMAL) N(normal)(z + at, y + at, factor, work, d + at, n);
+            else N(heteroscedastic)(z + at, z + apart + at, y + at, factor, work, d + at, d + apart + at, n);
         }
     }
     for (int64_t c = 0; c < outputs && rows < n; c++) memset(d + c * stride + rows, 0, (n - rows) * sizeof(REAL));
-    double total[4] = {0, 0, 0, 0};
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        for (int k = 0; k < 4; k++) total[k] += work[r + k];
-    }
-    for (; r < rows; r++) total[0] += work[r];
-    return plan->factor * ((total[0] + total[1]) + (total[2] + total[3]));
+    return plan->likelihood == LEARNED_NORMAL ? energy : plan->factor * N(sum_of_rows)(work, rows);
 }
 
 /* ---- one chain */
@@ -627,12 +665,12 @@ static __attribute__((noinline)) double N(prior)(const plan_t *plan, const REAL 
 static double N(chain)(const plan_t *plan, const REAL *theta, REAL *grad, REAL *scratch) {
     const layer_t *layers = plan->layer;
     int64_t depth = plan->layers, stride = plan->block, inputs = layers[0].in, outputs = layers[depth - 1].out;
-    int64_t columns = plan->likelihood == CATEGORICAL ? 1 : outputs;
+    int64_t noise = plan->parameters - plan->scales;
     double energy = plan->constant + N(prior)(plan, theta, grad);
     for (int64_t first = 0; first < plan->rows; first += stride) {
         int64_t rows = plan->rows - first < stride ? plan->rows - first : stride;
         int64_t n = (rows + STRIP - 1) / STRIP * STRIP;
-        const REAL *x = (const REAL *)plan->x + first * inputs, *y = (const REAL *)plan->y + first * columns;
+        const REAL *x = (const REAL *)plan->x + first * inputs, *y = (const REAL *)plan->y + first * plan->columns;
         REAL *work = scratch, *delta = scratch + 4 * stride, *other = delta + plan->widest * stride;
         REAL *place = other + plan->widest * stride;
         REAL *a[plan->layers], *derivative[plan->layers];
@@ -647,7 +685,8 @@ static double N(chain)(const plan_t *plan, const REAL *theta, REAL *grad, REAL *
                        stride);
             N(activate)(layer, a[l], derivative[l], n, stride);
         }
-        energy += N(likelihood)(plan, a[depth - 1], y, work, delta, outputs, rows, n, stride);
+        energy += N(likelihood)(plan, a[depth - 1], y, theta + noise, grad ? grad + noise : 0, work, delta, outputs, rows,
+                                n, stride);
         for (int64_t l = depth - 1; grad && l >= 0; l--) {
             const layer_t *layer = layers + l;
             REAL *g = grad + layer->weight, *g_bias = layer->bias < 0 ? 0 : grad + layer->bias;

@@ -23,7 +23,7 @@ from temperance.engine.native.build import c_function
 from temperance.engine.native.walk import NativeEnergy, Walks
 from temperance.model.likelihoods.base import Likelihood
 from temperance.model.likelihoods.categorical import Bernoulli, Categorical
-from temperance.model.likelihoods.normal import Normal
+from temperance.model.likelihoods.normal import HeteroscedasticNormal, Normal
 from temperance.model.priors import BoundPrior
 from temperance.model.theta import Layout
 from temperance.nn.chain import Called, called, is_altered
@@ -31,7 +31,8 @@ from temperance.nn.chain import Called, called, is_altered
 _IDENTITY, _TANH, _RELU, _LEAKY_RELU, _SIGMOID, _SILU, _ELU, _SOFTPLUS = range(8)
 _PLAIN = {nn.Tanh: _TANH, nn.ReLU: _RELU, nn.Sigmoid: _SIGMOID, nn.SiLU: _SILU}
 _KEEPS_DERIVATIVE = (_SILU, _SOFTPLUS)
-_CATEGORICAL, _BERNOULLI, _NORMAL = range(3)
+_CATEGORICAL, _BERNOULLI, _NORMAL, _HETEROSCEDASTIC, _LEARNED_NORMAL = range(5)
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _STRIP_BYTES = 96  # rows are padded to whole strips: three vectors of 32 bytes, a multiple of those of 16
 _BLOCK_BYTES = 2**18  # what one block of rows may take of the second cache
 _MOST_STRIPS = 7  # beyond which larger blocks gain nothing
@@ -51,6 +52,7 @@ class _CPlan(ctypes.Structure):
             (n, _COUNT)
             for n in ("layers", "rows", "block", "parameters", "likelihood", "by_rows", "widest", "scratch_size")
         ),
+        *((n, _COUNT) for n in ("columns", "scales")),
         *((n, _NUMBER) for n in ("factor", "constant")),
         *((n, _POINTER) for n in ("layer", "x", "x_rows", "y", "mean", "precision", "scratch")),
     ]
@@ -93,8 +95,9 @@ class NativeMLP(NativeEnergy):
         x: Tensor,
         y: Tensor,
         walks: Walks,
+        scales: int = 0,
     ) -> None:
-        size = sum(la.outputs * (la.inputs + (la.bias >= 0)) for la in layers)
+        size = sum(la.outputs * (la.inputs + (la.bias >= 0)) for la in layers) + scales
         self.complete = prior is not None
         self._bound_prior = bound_prior if prior is None else None
         likelihood, factor, constant = kind
@@ -111,7 +114,7 @@ class NativeMLP(NativeEnergy):
             *(_CLayer(la.inputs, la.outputs, la.weight, la.bias, la.activation, la.slope) for la in layers)
         )
         places = [tensor.data_ptr() if tensor.numel() else None for tensor in self._kept]
-        counts = (len(layers), len(x), block, size, likelihood, int(by_rows), widest, scratch)
+        counts = (len(layers), len(x), block, size, likelihood, int(by_rows), widest, scratch, columns.shape[1], scales)
         layer_place = ctypes.addressof(self._layers)
         plan = _CPlan(*counts, factor, constant + normaliser, layer_place, *places, None)
         super().__init__(walks, plan, x.dtype, size, scratch)
@@ -131,7 +134,8 @@ class NativeMLP(NativeEnergy):
         where this cannot be done here: another kind of network, likelihood or device, a part of the weights only, no
         compiler."""
         dtype = layout.dtype
-        if layout.size != layout.network_size:  # something is learned beside the weights
+        scales = layout.size - layout.network_size  # learned beside the weights
+        if scales != sum(entry.size for entry in layout.entries_of("likelihood")):
             return None
         if not isinstance(x, Tensor) or x.dtype != dtype or dtype not in (torch.float32, torch.float64) or x.dim() < 2:
             return None
@@ -147,7 +151,7 @@ class NativeMLP(NativeEnergy):
             return None
         flat = x.detach().reshape(len(x), -1)
         prior = _gaussian_of(bound_prior, layout)
-        return cls(layers, kind, prior, bound_prior, flat, y.detach(), walks)
+        return cls(layers, kind, prior, bound_prior, flat, y.detach(), walks, scales)
 
     def energies(self, theta: Tensor, grad: Tensor | None, energy: Tensor, threads: int | None = None) -> None:
         """See :class:`~temperance.engine.native.walk.NativeEnergy`; a prior that is not Gaussian is added here."""
@@ -207,7 +211,7 @@ def _placed(layers: list[_Layer], network: nn.Module, layout: Layout) -> bool:
         for parameter in module.parameters(recurse=False):
             expected.append((names[id(parameter)], tuple(parameter.shape), place))
             place += parameter.numel()
-    return [(entry.name, entry.shape, entry.start) for entry in layout.entries] == expected
+    return [(entry.name, entry.shape, entry.start) for entry in layout.network_entries] == expected
 
 
 def _activation_of(module: nn.Module) -> tuple[int, float] | None:
@@ -230,13 +234,19 @@ def _likelihood_of(
     factor = 1.0 / temperature
     if type(likelihood) is Categorical:
         return (_CATEGORICAL, factor, 0.0) if y.dim() == 1 and y.dtype == torch.int64 else None
-    if y.shape[1:] != (outputs,) or not y.is_floating_point():
+    if y.dim() != 2 or not y.is_floating_point():
+        return None
+    each = factor * _HALF_LOG_2PI * y.numel()
+    if type(likelihood) is HeteroscedasticNormal:
+        return (_HETEROSCEDASTIC, factor, each) if 2 * y.shape[1] == outputs else None
+    if y.shape[1] != outputs:
         return None
     if type(likelihood) is Bernoulli:
         return _BERNOULLI, factor, 0.0
     if type(likelihood) is Normal and likelihood.scale is not None:
-        each = math.log(likelihood.scale) + 0.5 * math.log(2 * math.pi)
-        return _NORMAL, factor / likelihood.scale**2, factor * each * y.numel()
+        return _NORMAL, factor / likelihood.scale**2, each + factor * math.log(likelihood.scale) * y.numel()
+    if type(likelihood) is Normal:
+        return _LEARNED_NORMAL, factor, each
     return None
 
 

@@ -17,7 +17,7 @@ from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
-from temperance.inference.card import Card, MethodFamily
+from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
 from temperance.inference.wrappers.parts import first_part, second_part, some_rows, streams_of
 from temperance.posteriors import Posterior, centre_of
@@ -80,6 +80,13 @@ class WarmStart(Wrapper):
         exact="as its method",
         cost="the optimiser's, then the method's",
         shown=("WarmStart(Collect(Warmup(NUTS())))",),
+        recipes=(
+            Recipe(
+                "mile",
+                "Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=6), 150), last=50), MAP(lr=5e-3, patience=20)), 4)",
+                "four early-stopped networks, and a chain of NUTS from each: slow, for small tables",
+            ),
+        ),
     )
 
     base: Inference[Any]
