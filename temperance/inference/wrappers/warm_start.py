@@ -83,7 +83,7 @@ class WarmStart(Wrapper):
         recipes=(
             Recipe(
                 "mile",
-                "Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=6), 150), last=50), MAP(lr=5e-3, patience=20)), 4)",
+                "Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=8), 300), last=100), MAP(lr=5e-3, patience=20)), 4)",
                 "four early-stopped networks, and a chain of NUTS from each: slow, for small tables",
             ),
         ),
