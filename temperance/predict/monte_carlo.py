@@ -10,9 +10,9 @@ one node are plain draws; an antithetic pair is one block, for its two nodes are
 
 Draws of a Markov chain resemble their neighbours: se_h² = γ₀ τ / n, with τ = −1 + 2 Σ_t Γ_t / γ₀ the integrated
 autocorrelation time and Γ_t = γ_2t + γ_2t+1 sums of neighbouring autocovariances, taken as long as they are positive
-and no larger than those before (Geyer, "Practical Markov chain Monte Carlo", 1992). ArviZ has the same estimator
-(``diagnose.mcse``), for one quantity after the other at half a millisecond each; this one is for all rows and classes
-of a block at once, and ``tests/predict/test_monte_carlo.py`` holds them together.
+and no larger than those before (Geyer, "Practical Markov chain Monte Carlo", 1992). ``diagnose.mcse`` is ArviZ's form
+of it, for one quantity after the other at half a millisecond each; this one is for all rows and classes of a block at
+once, and ``tests/predict/test_monte_carlo.py`` holds the two together.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def chain_variance(series: Tensor) -> Tensor:
     """The variance of the mean of a chain of draws (S × ...), by the autocovariances of each quantity.
 
     A first-order autoregression of rate ρ has that of independent draws times (1 + ρ) / (1 − ρ). Chains that swing
-    about their mean may do better than independent draws, at most by log₁₀ S. Fewer than four draws are taken for
-    independent ones.
+    about their mean may do better than independent draws, at most by log₁₀ S. A chain that is short beside τ has not seen
+    how far it wanders: of ρ = 0.8, where τ = 9, the standard error comes out at 0.69 of the true one by 30 draws, 0.90 by
+    100, 0.96 by 300. Fewer than four draws are taken for independent ones.
 
     >>> noise = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> walk = [noise[0]]
