@@ -59,6 +59,10 @@ def predict(
     however many there are, so the result is that of ``draws=n`` for the n found (``num_draws``), and outputs that are
     kept are not computed again. The worst row decides: rows predicted in batches may take different numbers of draws,
     each enough. Posteriors with finitely many settings (a sampler's draws, ensembles, points) use all of them.
+
+    Thirty draws remain the default where neither is given: on the twelve problems of ``benchmarks.jobs.draws`` their
+    largest standard error is 0.001 to 0.24 (median 0.03), and a precision of 0.02 takes 1.1 to 250 times as long, 3.6
+    in the median; nor would predictives of different inputs have the same draws, as joint decisions need.
     """
     check_seed(seed)
     most = check_precision(draws, precision, limit)

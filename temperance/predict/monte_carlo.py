@@ -78,9 +78,9 @@ def chain_variance(series: Tensor) -> Tensor:
     """The variance of the mean of a chain of draws (S × ...), by the autocovariances of each quantity.
 
     A first-order autoregression of rate ρ has that of independent draws times (1 + ρ) / (1 − ρ). Chains that swing
-    about their mean may do better than independent draws, at most by log₁₀ S. A chain that is short beside τ has not seen
-    how far it wanders: of ρ = 0.8, where τ = 9, the standard error comes out at 0.69 of the true one by 30 draws, 0.90 by
-    100, 0.96 by 300. Fewer than four draws are taken for independent ones.
+    about their mean may do better than independent draws, at most by log₁₀ S. A chain that is short beside τ has not
+    seen how far it wanders: of ρ = 0.8, where τ = 9, the standard error comes out at 0.69 of the true one by 30 draws,
+    0.90 by 100, 0.96 by 300. Fewer than four draws are taken for independent ones.
 
     >>> noise = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> walk = [noise[0]]
