@@ -57,7 +57,7 @@ def test_plain_draws():
 def test_draws_with_weights_of_their_own():
     rng = torch.Generator().manual_seed(0)
     values = torch.randn(2000, 20, 3, generator=rng, dtype=torch.float64)
-    weights = torch.linspace(1, 9, 20, dtype=torch.float64)
+    weights = 0.8 ** torch.arange(20, dtype=torch.float64)
     weights = weights / weights.sum()
     errors = torch.stack([standard_error(v, weights, (Stratum(20),)) for v in values])
     means = torch.einsum("s,rsq->rq", weights, values)
