@@ -231,7 +231,7 @@ MADE_BY_US = {
     "decide.ActiveLearning", "decide.Decision", "decide.Play", "decide.Selection", "decide.conformal.AdaptiveState",
     "diagnose.Convergence", "diagnose.Finding", "diagnose.GradientNoise", "diagnose.PathLoss",
     "diagnose.PriorPredictive", "diagnose.ProductMoments", "diagnose.Temperatures", "diagnose.Verdict",
-    "nn.Shortcut", "optim.LangevinOptimizer", "optim.NaturalOptimizer", "posteriors.Nodes",
+    "nn.Shortcut", "optim.LangevinOptimizer", "optim.NaturalOptimizer", "posteriors.Nodes", "posteriors.Stratum",
     "recipes.TableModel", "scores.Binning", "scores.BrierDecomposition", "scores.CalibrationError",
     "scores.ErrorDetection", "scores.HMCComparison", "scores.IntervalCoverage", "scores.ReliabilityCurve",
     "scores.RiskCoverage", "sklearn.Uncertainty", "status.Status", "symmetry.HiddenLayer",

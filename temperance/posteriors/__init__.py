@@ -5,7 +5,6 @@ from temperance.posteriors.base import (
     Centred,
     Chain,
     Density,
-    Nodes,
     Posterior,
     Settings,
     Spread,
@@ -19,6 +18,7 @@ from temperance.posteriors.dropout import DropoutPosterior
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import CurvatureGaussian, EvidenceTerms, LaplacePosterior, PosteriorPrior
 from temperance.posteriors.mixture import Mixture
+from temperance.posteriors.nodes import Nodes, Stratum
 from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
 from temperance.posteriors.pushforward import Pushforward
@@ -48,6 +48,7 @@ __all__ = [
     "RadialPosterior",
     "Settings",
     "Spread",
+    "Stratum",
     "Trace",
     "WeightCurve",
     "WeightPosterior",

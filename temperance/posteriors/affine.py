@@ -23,7 +23,7 @@ from temperance.model.priors import BoundPrior, GaussianDensity
 from temperance.model.priors.base import Density, RestrictedPrior
 from temperance.model.target import Target
 from temperance.model.theta import Layout
-from temperance.posteriors.base import Buffers, Nodes, Posterior, WrappedPosterior, centre_of
+from temperance.posteriors.base import Nodes, Posterior, WrappedPosterior, centre_of
 from temperance.posteriors.draws import Draws
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.laplace import CorrelatedDensity, CorrelatedGaussian
@@ -106,13 +106,11 @@ class Affine(WrappedPosterior):
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """Those of the inner posterior, put into place."""
-        inner = self.inner.nodes(n, seed)
+        return self.inner.nodes(n, seed).map(self.place)
 
-        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
-            rows, buffers = inner.fetch(start, stop)
-            return self.place(rows), buffers
-
-        return Nodes(inner.weights, fetch)
+    def growing(self, n: int, seed: int = 0) -> Nodes:
+        """Those of the inner posterior, put into place."""
+        return self.inner.growing(n, seed).map(self.place)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.place(self.inner._sample(n, rng))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -19,25 +18,23 @@ from temperance.core.errors import ArgumentError
 from temperance.core.seeds import check_seed
 from temperance.linalg.operator import Covariance
 from temperance.model.target import Target
+from temperance.posteriors.nodes import Buffers, Nodes
 from temperance.posteriors.trace import Trace
 
-Buffers = dict[str, Tensor]
-"""Running statistics (batch norm) that belong to a setting of the weights; stacked, S × ..., for several."""
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """The weighted settings of θ over which a prediction is averaged.
-
-    ``fetch(start, stop)`` gives θ (S × P) and stacked buffers of a range of them: they are made when needed, so memory
-    is that of the range, not of all.
-    """
-
-    weights: Tensor
-    fetch: Callable[[int, int], tuple[Tensor, Buffers]]
-
-    def __len__(self) -> int:
-        return len(self.weights)
+__all__ = [
+    "Buffers",
+    "Centred",
+    "Chain",
+    "Density",
+    "Nodes",
+    "Posterior",
+    "Settings",
+    "Spread",
+    "WeightCurve",
+    "WeightPosterior",
+    "WrappedPosterior",
+    "centre_of",
+]
 
 
 class Posterior(Value, ABC):
@@ -58,6 +55,11 @@ class Posterior(Value, ABC):
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """What prediction averages over: all there is, or about ``n`` draws where there is a choice."""
         raise self._no_weights()
+
+    def growing(self, n: int, seed: int = 0) -> Nodes:
+        """What prediction averages over while it takes more draws until these suffice: all there is of what is finite,
+        ``n`` draws of the rest. Those of a larger ``n`` begin, stratum by stratum, with those of a smaller one."""
+        return self.nodes(None if self.finite else n, seed)
 
     def sample(self, n: int, seed: int | None = None) -> Tensor:
         """n independent draws of θ, n × P. Without a seed they differ from call to call."""

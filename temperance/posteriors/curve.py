@@ -13,6 +13,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Nodes, WeightCurve
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
+from temperance.posteriors.nodes import Stratum
 
 
 def bernstein(t: Tensor, degree: int) -> Tensor:
@@ -85,7 +86,12 @@ class CurvePosterior(WeightCurve, Centred):
         def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
             return self.at(places[start:stop]), {}
 
-        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+        strata = (Stratum(count, drawn=False),)
+        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch, strata)
+
+    def growing(self, n: int, seed: int = 0) -> Nodes:
+        """Thirty places: they are those of a rule of integration, and nothing is left to chance."""
+        return self.nodes(None, seed)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.at(torch.rand(n, generator=rng, dtype=torch.float64))

@@ -13,6 +13,7 @@ from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.core.growing import rows_file
 from temperance.posteriors.base import Buffers, Centred, Chain, Nodes
+from temperance.posteriors.nodes import Stratum
 from temperance.posteriors.trace import Trace
 
 
@@ -62,7 +63,8 @@ class Draws(Chain, Centred):
             rows = pick[start:stop]
             return self.theta[rows.to(self.theta.device)], {n: v[rows.to(v.device)] for n, v in self.buffers.items()}
 
-        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+        strata = (Stratum(count, chain=True, drawn=total > 1),)  # a single one is a point
+        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch, strata)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.theta[torch.randint(0, len(self.theta), (n,), generator=rng).to(self.theta.device)]

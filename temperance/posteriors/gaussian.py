@@ -10,9 +10,9 @@ from torch import Tensor
 from temperance.core.checks import check_finite, check_vector
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
-from temperance.core.seeds import generator
 from temperance.linalg.operator import Covariance
 from temperance.posteriors.base import Buffers, Density, Nodes, Spread, WeightPosterior
+from temperance.posteriors.nodes import antithetic
 
 DEFAULT_DRAWS = 30
 
@@ -55,15 +55,9 @@ class Gaussian(WeightPosterior, Spread, Density):
         return self.operator.log_density(theta - self.mean)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
-        """``n`` draws (30 unless told). Draw k comes from a generator of its own, so it does not depend on the range
-        in which it is fetched."""
-        count = DEFAULT_DRAWS if n is None else n
-
-        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
-            rows = [self.mean + self.operator.draw(generator(seed, "draw", k)) for k in range(start, stop)]
-            return torch.stack(rows), {k: v.expand(len(rows), *v.shape) for k, v in self.buffers.items()}
-
-        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+        """``n`` draws (30 unless told) in antithetic pairs, mean ± R z; what that gains is told by
+        :func:`temperance.posteriors.nodes.antithetic`. :meth:`sample` gives independent ones."""
+        return antithetic(DEFAULT_DRAWS if n is None else n, seed, self.mean, self.operator.draw, self.buffers)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return torch.stack([self.mean + self.operator.draw(rng) for _ in range(n)])

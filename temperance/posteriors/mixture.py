@@ -92,6 +92,15 @@ class Mixture(WeightPosterior):
             if n is None and wanted is not None and c.most_nodes is not None:
                 wanted = min(wanted, c.most_nodes)
             parts.append(c.nodes(wanted, derive_seed(seed, "component", k)))
+        return self._joined(parts)
+
+    def growing(self, n: int, seed: int = 0) -> Nodes:
+        """Those of all components, ``n`` shared equally."""
+        each = -(-n // len(self.components))
+        seeds = [derive_seed(seed, "component", k) for k in range(len(self.components))]
+        return self._joined([c.growing(each, own) for c, own in zip(self.components, seeds, strict=True)])
+
+    def _joined(self, parts: list[Nodes]) -> Nodes:
         weights = torch.cat([share * part.weights for share, part in zip(self.shares(), parts, strict=True)])
         ends = torch.tensor([len(part) for part in parts]).cumsum(0).tolist()
 
@@ -105,7 +114,7 @@ class Mixture(WeightPosterior):
             buffers = {name: torch.cat([b[name] for _, b in found]) for name in found[0][1]}
             return torch.cat([theta for theta, _ in found]), buffers
 
-        return Nodes(weights, fetch)
+        return Nodes(weights, fetch, tuple(stratum for part in parts for stratum in part.strata))
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         pick = torch.multinomial(torch.tensor(self.shares()), n, replacement=True, generator=rng)

@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.core.checks import check_finite, check_vector
 from temperance.core.fields import check_fields
 from temperance.posteriors.base import Buffers, Centred, Nodes, Settings, WeightPosterior
+from temperance.posteriors.nodes import Stratum
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,7 +50,8 @@ class Point(WeightPosterior, Centred, Settings):
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """One node of weight one."""
         stacked = {name: value.unsqueeze(0) for name, value in self.buffers.items()}
-        return Nodes(torch.ones(1, dtype=torch.float64), lambda start, stop: (self.theta.unsqueeze(0), stacked))
+        weights, strata = torch.ones(1, dtype=torch.float64), (Stratum(1, drawn=False),)
+        return Nodes(weights, lambda start, stop: (self.theta.unsqueeze(0), stacked), strata)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.theta.expand(n, -1).clone()

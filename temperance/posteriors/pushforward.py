@@ -11,7 +11,7 @@ from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.model.target import Target
-from temperance.posteriors.base import Buffers, Nodes, Posterior, WrappedPosterior, centre_of
+from temperance.posteriors.base import Nodes, Posterior, WrappedPosterior, centre_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,13 +65,11 @@ class Pushforward(WrappedPosterior):
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """Those of the inner posterior, put into place."""
-        inner = self.inner.nodes(n, seed)
+        return self.inner.nodes(n, seed).map(self._place)
 
-        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
-            rows, buffers = inner.fetch(start, stop)
-            return self._place(rows), buffers
-
-        return Nodes(inner.weights, fetch)
+    def growing(self, n: int, seed: int = 0) -> Nodes:
+        """Those of the inner posterior, put into place."""
+        return self.inner.growing(n, seed).map(self._place)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self._place(self.inner._sample(n, rng))

@@ -11,10 +11,10 @@ from torch import Tensor
 from temperance.core.checks import check_finite, check_vector
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
-from temperance.core.seeds import generator
 from temperance.linalg.operator import standard_normal
 from temperance.posteriors.base import Buffers, Centred, Density, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
+from temperance.posteriors.nodes import antithetic
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,25 +64,19 @@ class RadialPosterior(WeightPosterior, Centred, Density):
             total = total - 0.5 * radius.square() - (d - 1) * radius.log() + radial_constant(d)
         return total
 
-    def _one(self, rng: torch.Generator) -> Tensor:
+    def _displacement(self, rng: torch.Generator) -> Tensor:
         pieces = []
         for d in self.sizes:
             direction, radius = standard_normal(d, self.mean, rng), standard_normal(1, self.mean, rng).abs()
             pieces.append(direction * radius / torch.linalg.vector_norm(direction))
-        return self.mean + self.scale * torch.cat(pieces)
+        return self.scale * torch.cat(pieces)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
-        """``n`` draws (30 unless told), each from a generator of its own."""
-        count = DEFAULT_DRAWS if n is None else n
-
-        def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
-            rows = [self._one(generator(seed, "draw", k)) for k in range(start, stop)]
-            return torch.stack(rows), {k: v.expand(len(rows), *v.shape) for k, v in self.buffers.items()}
-
-        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+        """``n`` draws (30 unless told) in antithetic pairs, as those of a :class:`Gaussian`."""
+        return antithetic(DEFAULT_DRAWS if n is None else n, seed, self.mean, self._displacement, self.buffers)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
-        return torch.stack([self._one(rng) for _ in range(n)])
+        return torch.stack([self.mean + self._displacement(rng) for _ in range(n)])
 
 
 def radial_constant(d: int) -> float:

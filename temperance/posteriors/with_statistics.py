@@ -12,6 +12,7 @@ from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed
 from temperance.posteriors.base import Buffers, Density, Nodes, Posterior, WrappedPosterior, centre_of
 from temperance.posteriors.gaussian import Gaussian
+from temperance.posteriors.nodes import first_strata
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +85,12 @@ class WithStatistics(WrappedPosterior, Density):
             theta, buffers = inner.fetch(start, stop)
             return theta, {**buffers, **{name: v[start:stop] for name, v in self.statistics.items()}}
 
-        return Nodes(torch.full((wanted,), 1.0 / wanted, dtype=torch.float64), fetch)
+        weights = torch.full((wanted,), 1.0 / wanted, dtype=torch.float64)
+        return Nodes(weights, fetch, first_strata(inner.strata, wanted))
+
+    def growing(self, n: int, seed: int = 0) -> Nodes:
+        """All draws that have statistics."""
+        return self.nodes(None, seed)
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.inner._sample(n, rng)

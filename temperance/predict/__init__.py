@@ -15,6 +15,7 @@ from temperance.data.sources import map_tensors, named_tensors
 from temperance.engine.engine import Engine
 from temperance.posteriors.base import Posterior
 from temperance.predict import linearised_reals as _linearised_reals  # noqa: F401  it puts itself into LINEARISED
+from temperance.predict.adaptive import check_precision, precise
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import from_outputs
 from temperance.predict.classes import CategoryPredictive, ClassPredictive
@@ -37,6 +38,8 @@ def predict(
     seed: int = 0,
     batch_size: int = 1024,
     by: str | None = None,
+    precision: float | None = None,
+    limit: int | None = None,
 ) -> Predictive:
     """The predictive distribution of ``posterior`` at the inputs ``x``, by averaging over its nodes.
 
@@ -48,10 +51,29 @@ def predict(
     * ``"linearised"`` (what a Laplace posterior does unless told): the network linearised at its mode, whose outputs
       are Gaussian for every row; ``"functions"``: the same by draws of whole functions;
     * ``"probit"``, ``"bridge"``: class probabilities of the linearised network in closed form.
+
+    ``precision`` in place of ``draws`` takes as many as are needed: 32, 64, 128, … up to ``limit`` (4096 unless told),
+    until ``monte_carlo_error()`` is at most ``precision`` in *every* row and class; of numbers, in units of the
+    predictive standard deviation. It is one standard error: about two thirds of the worst row's probabilities lie
+    within it, and nearly all within twice that. Where the limit comes first a warning says so. Draw k is the same
+    however many there are, so the result is that of ``draws=n`` for the n found (``num_draws``), and outputs that are
+    kept are not computed again. The worst row decides: rows predicted in batches may take different numbers of draws,
+    each enough. Posteriors with finitely many settings (a sampler's draws, ensembles, points) use all of them.
+
+    Thirty draws remain the default where neither is given: on the twelve problems of ``benchmarks.jobs.draws`` their
+    largest standard error is 0.001 to 0.24 (median 0.03), and a precision of 0.02 takes 1.1 to 250 times as long, 3.6
+    in the median; nor would predictives of different inputs have the same draws, as joint decisions need.
+
+    >>> import temperance as tp
+    >>> train, test = tp.data.load("iris")
+    >>> target = tp.Target(tp.nn.MLP(4, [8], 3), tp.Categorical(), tp.GaussianPrior(1.0))
+    >>> fitted = tp.fit(target, tp.Variational(tp.MeanField()), train, epochs=2, seed=0)
+    >>> found = predict(fitted.engine, fitted.posterior, test.x, precision=0.05)
+    >>> bool(found.monte_carlo_error().max() <= 0.05)
+    True
     """
     check_seed(seed)
-    if draws is not None:
-        check_count(draws, "draws")
+    most = check_precision(draws, precision, limit)
     inputs = _as_inputs(x.x if isinstance(x, Data) else np.asarray(x) if isinstance(x, list) else x, "x")
     for name, tensor in named_tensors(inputs):
         if tensor.dim() == 0 or len(tensor) < 1:
@@ -69,17 +91,24 @@ def predict(
     by = posterior.predicts if by is None else by
     if by not in ("network", *LINKS):
         raise ArgumentError(f"`by` must be one of {('network', *LINKS)}; got {shown(by)}.")
+    check_count(batch_size, "batch_size")
     if by != "network":
-        return predict_linearised(
-            engine, posterior, inputs, kind, by, draws, seed, check_count(batch_size, "batch_size")
-        )
-    source = OutputSource(
-        engine,
-        posterior.nodes(draws, seed),
-        inputs,
-        batch_size=check_count(batch_size, "batch_size"),
-    )
-    return kind(source, likelihood)
+        make = predict_linearised(engine, posterior, inputs, kind, by, seed, batch_size)
+        made = make(draws)
+        if precision is None:
+            return made
+        usual = made.num_draws  # so many points have the moments that they should
+        return precise(lambda count: made if count <= usual else make(count), precision, most, first=usual)
+    if precision is None:
+        return kind(OutputSource(engine, posterior.nodes(draws, seed), inputs, batch_size=batch_size), likelihood)
+    sources: list[OutputSource] = []
+
+    def grown(count: int) -> Predictive:
+        known = sources[0] if sources else None
+        sources[:] = [OutputSource(engine, posterior.growing(count, seed), inputs, batch_size=batch_size, known=known)]
+        return kind(sources[0], likelihood)
+
+    return precise(grown, precision, most, choice=not posterior.finite)
 
 
 __all__ = [

@@ -187,6 +187,10 @@ class AffinePredictive(ValuePredictive):
         """scale times the base's."""
         return self.scale * self.base.epistemic_std()
 
+    def monte_carlo_error(self) -> Tensor:
+        """scale times the base's."""
+        return self.scale * self.base.monte_carlo_error()
+
     def _plus_volume(self, nats: Tensor) -> Tensor:
         return (nats.double() + self._log_volume).to(nats.dtype)
 

@@ -19,6 +19,7 @@ from temperance.core.errors import ArgumentError
 from temperance.data.sources import Inputs
 from temperance.engine.engine import Engine
 from temperance.model.likelihoods import Categorical, Likelihood
+from temperance.posteriors.nodes import Stratum
 from temperance.predict.classes import CategoryPredictive, ClassPredictive
 from temperance.predict.linearised import FUNCTION_DRAWS, LinearisedMixin
 from temperance.predict.linearised_classes import LinearisedClassPredictive
@@ -41,6 +42,11 @@ class GivenSource(Outputs):
     def blocks(self) -> Iterator[OutputBlock]:
         """All at once."""
         yield slice(0, self.rows), self.outputs, self.learned
+
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """Independent draws of one law, as far as anybody knows; a single member is a point."""
+        return (Stratum(len(self), drawn=len(self) > 1),)
 
     def row_inputs(self) -> Inputs:
         """The outputs themselves: nothing else is known of a row."""

@@ -69,6 +69,10 @@ class CategoryPredictive(Predictive):
         """How far the members' probabilities spread around their average: √epistemic variance, rows × classes."""
         return self.epistemic_variance().sqrt()
 
+    def imprecision(self) -> Tensor:
+        """:meth:`monte_carlo_error` of the probabilities."""
+        return self.monte_carlo_error()
+
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central interval of each class's probability over the members: (low, high), rows × classes."""
         tail = (1 - check_level(level)) / 2

@@ -3,6 +3,7 @@ functions."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, singledispatch
@@ -17,7 +18,7 @@ from temperance.core.seeds import derive_seed
 from temperance.data.sources import Inputs, first_tensor
 from temperance.engine.engine import Engine
 from temperance.linalg.points import root_of, standard_points
-from temperance.posteriors import CurvatureGaussian, Posterior, Process
+from temperance.posteriors import CurvatureGaussian, Posterior, Process, Stratum
 from temperance.predict.kernel import KernelLaw
 from temperance.predict.linear import LinearLaw
 from temperance.predict.source import OutputBlock, Outputs
@@ -92,6 +93,8 @@ class LinearisedSource(Outputs):
 
     by_row: ClassVar[bool] = True
     """Whether members are of each row's own law, rather than functions of all rows."""
+    scramble: int = 0
+    """Which quasi-random points."""
 
     def __init__(self, linear: Linearised, each: int, seed: int) -> None:
         self.linear, self.seed, self.each = linear, seed, each
@@ -121,7 +124,8 @@ class LinearisedSource(Outputs):
     def _points(self) -> list[Tensor]:
         """Those, and for what the likelihood learns."""
         width = self.num_outputs + self.engine.layout.size - self.engine.layout.network_size
-        return [standard_points(self.each, width, self.weights, seed=k) for k in range(len(self.laws))]
+        seeds = [k + len(self.laws) * self.scramble for k in range(len(self.laws))]
+        return [standard_points(self.each, width, self.weights, seed=own) for own in seeds]
 
     @abstractmethod
     def blocks(self) -> Iterator[OutputBlock]:
@@ -142,6 +146,24 @@ class MarginalSource(LinearisedSource):
         self._kept: list[tuple[list[Tensor], list[Tensor]]] | None = None
         if len(self.laws) * self.rows * width <= _KEEP_BYTES:
             self._kept = list(self._moments())
+
+    def of(self, each: int) -> MarginalSource:
+        """The same Gaussians, ``each`` of so many points."""
+        made = self.again(0)
+        LinearisedSource.__init__(made, self.linear, each, self.seed)
+        return made
+
+    @property
+    def scrambled(self) -> bool:
+        """Points of a Sobol sequence."""
+        return True
+
+    def again(self, scramble: int) -> MarginalSource:
+        """Other points of the same Gaussians."""
+        made = copy.copy(self)
+        made.__dict__.pop("_points", None)
+        made.scramble = self.scramble + scramble
+        return made
 
     def _moments(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         """Means and covariances for chunks of rows, one each for every component."""
@@ -190,6 +212,11 @@ class GaussianSource(LinearisedSource):
         self.weights = self._weights(shares.double())
         self.points = centre.new_zeros(1, len(centre)) if points is None else points
 
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """Nothing is left to chance."""
+        return (Stratum(len(self), drawn=False),)
+
     def blocks(self) -> Iterator[OutputBlock]:
         """Outputs are the means; ``learned`` also has the variance and, for several outputs, the covariance."""
         for rows, means, covariances in self.inner.moments():
@@ -222,6 +249,11 @@ class FunctionSource(LinearisedSource):
 
     by_row = False
     _kept: list[OutputBlock] | None = None
+
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """Independent functions of each component."""
+        return tuple(Stratum(self.each) for _ in self.laws)
 
     @cached_property
     def _deltas(self) -> list[Sequence[Tensor]]:

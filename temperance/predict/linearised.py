@@ -183,25 +183,32 @@ def predict_linearised(
     x: Inputs,
     kind: type[Predictive],
     by: str,
-    draws: int | None,
     seed: int,
     batch_size: int,
-) -> Predictive:
-    """The predictive of the linearised network; see the module."""
+) -> Callable[[int | None], Predictive]:
+    """The predictive of the linearised network for a number of draws, or for the usual one; see the module. What does
+    not depend on that number is computed once."""
     linear = Linearised(engine, posterior, x, batch_size)
-    parts, form, likelihood = len(linear.laws), linearised_kind(kind), engine.likelihood.for_new_rows
-
-    def functions(count: int) -> FunctionSource:
-        wanted = max(count, draws or 0)
-        return FunctionSource(linear, max(1, -(-wanted // parts)), seed)
-
+    form, likelihood = linearised_kind(kind), engine.likelihood.for_new_rows
     form.check_form(by, likelihood)
-    if by == "functions" or (linear.num_outputs > _MANY_OUTPUTS and by == "linearised"):
-        made = form(functions(draws or FUNCTION_DRAWS), likelihood)
-    else:
-        # Points for every component: two and a half for each dimension at least, so that their moments are exact.
-        least = max(form.points, 5 * (linear.num_outputs + 1) // 2)
-        source = MarginalSource(linear, least if draws is None else max(1, -(-draws // parts)), seed)
-        made = form.of_points(source, likelihood, by)
-    made.functions = functions
-    return made
+    points: list[MarginalSource] = []
+
+    def make(draws: int | None) -> Predictive:
+        parts = len(linear.laws)
+
+        def functions(count: int) -> FunctionSource:
+            wanted = max(count, draws or 0)
+            return FunctionSource(linear, max(1, -(-wanted // parts)), seed)
+
+        if by == "functions" or (linear.num_outputs > _MANY_OUTPUTS and by == "linearised"):
+            made = form(functions(draws or FUNCTION_DRAWS), likelihood)
+        else:
+            # Points for every component: two and a half for each dimension at least, so that their moments are exact.
+            least = max(form.points, 5 * (linear.num_outputs + 1) // 2)
+            each = least if draws is None else max(1, -(-draws // parts))
+            points[:] = [points[0].of(each) if points else MarginalSource(linear, each, seed)]
+            made = form.of_points(points[0], likelihood, by)
+        made.functions = functions
+        return made
+
+    return make

@@ -68,6 +68,10 @@ class LinearisedClassPredictive(LinearisedMixin, ClassPredictive):
         """The averaged probabilities."""
         return self.probs
 
+    def monte_carlo_error(self) -> Tensor:
+        """Of a closed form, none; otherwise see :class:`Predictive`."""
+        return super().monte_carlo_error() if self.link == "points" else torch.zeros_like(self.probs)
+
     def log_prob(self, y: Any) -> Tensor:
         """log p(y | x, D) per row, by the link."""
         if self.link == "points":

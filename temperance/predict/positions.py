@@ -130,6 +130,14 @@ class PositionPredictive(Predictive, ABC):
         """I[y_p; θ | x, D] in nats: rows × positions."""
         return self.place(self.flat.mutual_information())
 
+    def monte_carlo_error(self) -> Tensor:
+        """See :class:`Predictive`: rows × positions × numbers."""
+        return self.place(self.flat.monte_carlo_error())
+
+    def imprecision(self) -> Tensor:
+        """That of :attr:`flat`: rows × positions × numbers."""
+        return self.place(self.flat.imprecision())
+
     def std(self) -> Tensor:
         """That of :attr:`flat`: rows × positions × numbers."""
         return self.place(self.flat.std())

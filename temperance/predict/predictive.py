@@ -23,9 +23,11 @@ from temperance.core.outcomes import Outcome
 from temperance.core.registry import ByOutcome
 from temperance.core.seeds import check_seed, generator
 from temperance.model.likelihoods import Likelihood
+from temperance.predict.monte_carlo import standard_error
 from temperance.predict.source import OutputBlock, Outputs
 
 _SLICE = 2**18  # numbers worked on at once
+_SCRAMBLES = 8  # of quasi-random points, to see their error
 Statistic = Callable[[Tensor, dict[str, Tensor]], Tensor]
 
 
@@ -112,7 +114,7 @@ class Predictive(ABC):
 
     def mean(self) -> Tensor:
         """E[y | x, D]: rows × outputs."""
-        return self._over_rows(lambda out, learned: self._average(self.likelihood.mean, out, learned))
+        return self._mean_of(self.source)
 
     def aleatoric_variance(self) -> Tensor:
         """E_θ Var[y | x, θ]."""
@@ -150,6 +152,49 @@ class Predictive(ABC):
     def mutual_information(self) -> Tensor:
         """I[y; θ | x, D] = entropy − aleatoric, in nats: what the data have left open (BALD)."""
         return self.entropy() - self.aleatoric()
+
+    def monte_carlo_error(self) -> Tensor:
+        """The standard error that :meth:`mean` (class probabilities; means of numbers) has for being an average over
+        finitely many draws: of its shape, in its units. See :mod:`temperance.predict.monte_carlo` for the estimators.
+
+        Counted is what other draws from the same posterior would change: of independent draws by their spread, of
+        antithetic pairs by that of the pairs, of a sampler's by their effective number, of a mixture by the draws
+        within each component. It is zero for a single setting of θ, for an ensemble of such (five members are five
+        members: nothing was drawn from a law), for closed forms and rules of integration; of a linearised network by
+        quasi-random points it is the spread over eight scrambles. Infinite: a component was drawn from only once.
+
+        Not counted is whatever more draws cannot mend: that another ensemble would have other members, that chains
+        disagree (``diagnose.rhat``), that an approximation is one. Members of :func:`~temperance.predict.from_outputs`
+        are taken for independent draws.
+
+        >>> import temperance as tp
+        >>> tp.predict.from_outputs([[[0.0]], [[2.0]]], tp.Normal(scale=1.0)).monte_carlo_error()
+        tensor([[1.]])
+        """
+        if self.source.scrambled:
+            return torch.stack([self._mean_of(self.source.again(k)) for k in range(_SCRAMBLES)]).std(0)
+
+        if not any(stratum.drawn for stratum in self.source.strata):
+            return torch.zeros_like(self.mean())
+
+        def error(outputs: Tensor, learned: dict[str, Tensor]) -> Tensor:
+            step = max(1, _SLICE // max(1, outputs[:, 0].numel()))  # rows
+            found = []
+            for part in outputs.split(step, dim=1):
+                found.append(standard_error(self.likelihood.mean(part, learned), self.weights, self.source.strata))
+            return torch.cat(found).to(outputs.dtype)
+
+        return self._over_rows(error)
+
+    def imprecision(self) -> Tensor:
+        """:meth:`monte_carlo_error` in the units of ``predict(..., precision=...)``: of the mean of numbers in
+        predictive standard deviations, of class probabilities as it is."""
+        error = self.monte_carlo_error()
+        return torch.where(error > 0, error / self.variance().sqrt(), error)
+
+    def _mean_of(self, source: Outputs) -> Tensor:
+        """:meth:`mean` over another source with the same weights."""
+        return torch.cat([self._average(self.likelihood.mean, out, learned) for _, out, learned in source.blocks()])
 
     @abstractmethod
     def std(self) -> Tensor:

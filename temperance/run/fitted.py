@@ -83,18 +83,46 @@ class Fitted:
         return f"Fitted({self.method!r}, {kind}, {self.info.steps} steps, {seconds:.1f} s, {status})"
 
     def predict(
-        self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024, by: str | None = None
+        self,
+        x: Any,
+        *,
+        draws: int | None = None,
+        seed: int = 0,
+        batch_size: int = 1024,
+        by: str | None = None,
+        precision: float | None = None,
+        limit: int | None = None,
     ) -> Predictive:
-        """The predictive distribution at ``x``; see :func:`temperance.predict.predict`."""
-        return predict(self.engine, self.posterior, x, draws=draws, seed=seed, batch_size=batch_size, by=by)
+        """The predictive distribution at ``x``; see :func:`temperance.predict.predict`. ``precision=0.01`` takes
+        as many draws as it needs, at most ``limit``; ``monte_carlo_error()`` of what comes back tells what it got."""
+        return predict(
+            self.engine,
+            self.posterior,
+            x,
+            draws=draws,
+            seed=seed,
+            batch_size=batch_size,
+            by=by,
+            precision=precision,
+            limit=limit,
+        )
 
-    def evaluate(self, data: Any, *, draws: int | None = None, by: str | None = None) -> dict[str, float]:
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        draws: int | None = None,
+        by: str | None = None,
+        precision: float | None = None,
+        limit: int | None = None,
+    ) -> dict[str, float]:
         """Scores on data with known answers: ``log_loss``; for classes ``accuracy``, ``brier`` and ``ece``; for real
         values and counts ``rmse``, ``crps`` (of 200 draws of y) and ``coverage_90`` of the 90 % interval; for any other
         outcome what is registered in :data:`temperance.predict.SCORES`. Where rows have positions these are scores of
-        the positions that count, and ``row_log_loss`` is that of whole rows. Weights of rows are left aside."""
+        the positions that count, and ``row_log_loss`` is that of whole rows. Weights of rows are left aside. The
+        other arguments are those of :meth:`predict`."""
         known = Data.of(data)
-        return evaluate(self.predict(known.x, draws=draws, by=by), known.y)
+        return evaluate(self.predict(known.x, draws=draws, by=by, precision=precision, limit=limit), known.y)
 
     def report(self, path: str | Path, test: Any = None, **options: Any) -> Path:
         """Write a page, ``path``/index.html, that says how far to trust this model: calibration, errors, uncertainty in

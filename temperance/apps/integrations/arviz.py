@@ -149,7 +149,7 @@ def _chains(posterior: Posterior, thin: int, draws: int | None, seed: int) -> li
     check_count(thin, "thin")
     try:
         found = chains_of(posterior)
-    except ArgumentError:  # no sampler's: independent draws
+    except ArgumentError:  # no sampler's: draws of a law, those of a Gaussian in antithetic pairs
         nodes = posterior.nodes(None if draws is None else check_count(draws, "draws"), seed)
         if float(nodes.weights.max() - nodes.weights.min()) > 1e-9:
             raise ArgumentError("`run` must have draws of equal weight; got a mixture of unequal ones.") from None

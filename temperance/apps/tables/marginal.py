@@ -7,7 +7,9 @@ parts; and where the parts differ, the difference counts as epistemic, for knowi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import Tensor
 from temperance.apps.tables.columns import IMPUTATIONS
 from temperance.apps.tables.encode import Encoded
 from temperance.data.sources import first_tensor
+from temperance.posteriors import Stratum
 from temperance.predict import PREDICTIVES, Predictive
 from temperance.predict.source import OutputBlock, Outputs
 from temperance.run.fitted import Fitted
@@ -33,10 +36,12 @@ class MarginalSource(Outputs):
         self.fitted, self.encoded, self.seed, self.calibrator = fitted, encoded, seed, calibrator
         self._open = np.zeros(len(encoded.x), dtype=bool)
         self._open[encoded.open_rows] = True
+        self._scramble = 0
         first = self._plain(slice(0, 1))
         probe, self.likelihood = first.source, first.likelihood
         self.engine, self.num_outputs = probe.engine, probe.num_outputs
         self.rows, self._draws = len(encoded.x), len(probe)
+        self._strata, self._scrambled = probe.strata, probe.scrambled
         self.weights = probe.weights.repeat_interleave(IMPUTATIONS) / IMPUTATIONS
         size = len(self) * self.num_outputs
         self._block = max(1, _OUTPUTS // size)
@@ -50,6 +55,22 @@ class MarginalSource(Outputs):
     def blocks(self) -> Iterator[OutputBlock]:
         """See :class:`~temperance.predict.source.Source`."""
         yield from self._compute() if self._kept is None else self._kept
+
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """Those of the draws: the imputations of each belong together."""
+        return tuple(replace(s, count=s.count * IMPUTATIONS, block=s.block * IMPUTATIONS) for s in self._strata)
+
+    @property
+    def scrambled(self) -> bool:
+        """As the predictive of complete rows is."""
+        return self._scrambled
+
+    def again(self, scramble: int) -> MarginalSource:
+        """The same by other quasi-random points; nothing of it is kept."""
+        made = copy.copy(self)
+        made._scramble, made._kept = scramble, None
+        return made
 
     def row_inputs(self) -> Tensor:
         """The encoded rows, unknown values as they are filled in for a single prediction."""
@@ -67,11 +88,12 @@ class MarginalSource(Outputs):
             rows = slice(start, min(start + self._block, self.rows))
             here = np.flatnonzero(self._open[rows])
             count = rows.stop - rows.start
-            outputs, learned = _all_outputs(self._plain(rows))
+            outputs, learned = _all_outputs(self._plain(rows).source.again(self._scramble))
             made = outputs.unsqueeze(1).repeat(1, IMPUTATIONS, 1, 1)
             if len(here):
                 x = self.encoded.imputed(here + start)
-                inner, _ = _all_outputs(self._at(x.reshape(len(here) * IMPUTATIONS, -1)))
+                filled = self._at(x.reshape(len(here) * IMPUTATIONS, -1)).source
+                inner, _ = _all_outputs(filled.again(self._scramble))
                 inner = inner.view(self._draws, len(here), IMPUTATIONS, -1).transpose(1, 2)
                 made[:, :, torch.from_numpy(here).to(made.device)] = inner
             wide = {name: value.repeat_interleave(IMPUTATIONS, 0) for name, value in learned.items()}
@@ -99,6 +121,22 @@ class JoinedSource(Outputs):
                 yield slice(before + rows.start, before + rows.stop), outputs, learned
             before += part.rows
 
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """Those of the first part: all are models of one kind."""
+        return self.parts[0].strata
+
+    @property
+    def scrambled(self) -> bool:
+        """As the first part is."""
+        return self.parts[0].scrambled
+
+    def again(self, scramble: int) -> JoinedSource:
+        """Of all parts."""
+        made = copy.copy(self)
+        made.parts = [part.again(scramble) for part in self.parts]
+        return made
+
     def row_inputs(self) -> Tensor:
         """Those of the parts."""
         return torch.cat([first_tensor(part.row_inputs()) for part in self.parts])
@@ -112,8 +150,8 @@ def joined_predictive(parts: Sequence[Predictive]) -> Predictive | None:
     return PREDICTIVES.of(parts[0].outcome)(JoinedSource(parts), parts[0].likelihood)
 
 
-def _all_outputs(predictive: Predictive) -> tuple[Tensor, dict[str, Tensor]]:
-    parts = [(outputs.clone(), learned) for _, outputs, learned in predictive.source.blocks()]
+def _all_outputs(source: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+    parts = [(outputs.clone(), learned) for _, outputs, learned in source.blocks()]
     return torch.cat([outputs for outputs, _ in parts], dim=1), parts[0][1]
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import ArgumentError
+from temperance.core.seeds import generator
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.curvature.capture import Capture, CapturedPass, RuleBroken
@@ -359,23 +360,24 @@ class LinearisedOutputs:
 
 
 class Displacements(Sequence[Tensor]):
-    """θ_s − θ* for draws θ_s: kept together where they are small, and made one by one, anew each time, where not."""
+    """θ_s − θ* for independent draws θ_s (the mean of a linear function is known, and pairs would tell less of its
+    covariance): kept together where they are small, and made one by one, anew each time, where not."""
 
     def __init__(self, posterior: CurvatureGaussian, draws: int, seed: int) -> None:
-        self.posterior, self.nodes = posterior, posterior.nodes(draws, seed)
+        self.posterior, self.draws, self.seed = posterior, draws, seed
         self._kept: dict[int, Tensor] | None = None
         if draws * posterior.size * posterior.mean.element_size() <= _KEEP_BYTES:
             self._kept = {}
 
     def __len__(self) -> int:
-        return len(self.nodes)
+        return self.draws
 
     def __getitem__(self, k: Any) -> Any:
         if not 0 <= k < len(self):
             raise IndexError(k)
         if self._kept is not None and k in self._kept:
             return self._kept[k]
-        made = self.nodes.fetch(k, k + 1)[0][0] - self.posterior.mean
+        made = self.posterior.operator.draw(generator(self.seed, "draw", k))
         if self._kept is not None:
             self._kept[k] = made
         return made

@@ -109,10 +109,27 @@ class CalibratedFitted(Fitted):
         return Fitted(**{f.name: getattr(self, f.name) for f in fields(Fitted) if f.init})
 
     def predict(
-        self, x: Any, *, draws: int | None = None, seed: int = 0, batch_size: int = 1024, by: str | None = None
+        self,
+        x: Any,
+        *,
+        draws: int | None = None,
+        seed: int = 0,
+        batch_size: int = 1024,
+        by: str | None = None,
+        precision: float | None = None,
+        limit: int | None = None,
     ) -> Predictive:
-        """The calibrated predictive distribution at ``x``."""
-        plain = super().predict(x, draws=draws or self.draws, seed=seed, batch_size=batch_size, by=by or self.by)
+        """The calibrated predictive distribution at ``x``; ``precision`` is that of the predictive to be calibrated."""
+        chosen = draws or (self.draws if precision is None else None)
+        plain = super().predict(
+            x,
+            draws=chosen,
+            seed=seed,
+            batch_size=batch_size,
+            by=by or self.by,
+            precision=precision,
+            limit=limit,
+        )
         return self.calibrator(plain)
 
     def written(self) -> tuple[dict[str, Any], Written]:
