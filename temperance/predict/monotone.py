@@ -75,11 +75,22 @@ class Log(Monotone):
     exponential moments (Student's) has no mean here, and is refused. Exponents are cut at ±340, so that nothing
     overflows however far an input lies from the training rows.
 
+    ``most`` bounds log E y of each member. A log-normal mean is made by its upper tail, and where s is large by a part
+    of the tail in which nobody has ever seen a number: exp(s²/2) is then a property of the normal distribution and not
+    of the data. Tables set it to ten times the largest number that was learned from; quantiles, intervals, densities and
+    draws know nothing of it.
+
     >>> Log().inverse(Log().forward(torch.tensor([2.0, 0.0])))
     tensor([2., 0.])
     """
 
+    most: float = _MOST
+
     least = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.most, int | float) or not self.most <= _MOST:
+            raise ArgumentError(f"`most` must be the logarithm of a number, {_MOST:g} or less; got {self.most!r}.")
 
     def forward(self, y: Tensor) -> Tensor:
         """log y."""
@@ -100,7 +111,7 @@ class Log(Monotone):
         if first is None or second is None:
             return super().moments(family, outputs, learned)
         spread = (second - 2 * first).clamp(min=0.0, max=_MOST)
-        mean = first.clamp(max=_MOST)
+        mean = first.clamp(max=self.most)
         return mean.exp(), (2 * mean.clamp(max=_MOST - spread / 2)).exp() * torch.expm1(spread)
 
     def mean_log_slope(self, base: ValuePredictive) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from temperance.apps.tables.robust import input_limits, missing_codes
 from temperance.core.encoding import Value
 
 IMPUTATIONS = 32
@@ -28,7 +29,8 @@ _DATE_PARTS = ("day", "year cos", "year sin", "week cos", "week sin", "hour cos"
 @dataclass(frozen=True, eq=False)
 class NumberColumn(Value):
     """A column of numbers: standardised; a missing one becomes the median, and where enough were missing in training a
-    second feature says so. ``quantiles`` stand for an unknown value where missing ones could not be learned."""
+    second feature says so. ``quantiles`` stand for an unknown value where missing ones could not be learned. Numbers
+    in ``codes`` (−9999) mean missing; what lies outside ``cut`` counts as its nearer end."""
 
     name: str
     mean: float
@@ -38,6 +40,8 @@ class NumberColumn(Value):
     high: float
     missing: bool
     quantiles: tuple[float, ...]
+    codes: tuple[float, ...] = ()
+    cut: tuple[float, float] | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -218,17 +222,43 @@ def enough(rows: int) -> int:
 
 
 def learn_number(name: str, values: NDArray[np.float64]) -> NumberColumn | None:
-    """What a column of numbers needs; ``None`` where nothing varies."""
+    """What a column of numbers needs; ``None`` where nothing varies. No few rows decide its scale: a code for missing
+    values is one of these, and a number far outside is cut (:mod:`temperance.apps.tables.robust`)."""
     known = values[~np.isnan(values)]
+    codes = missing_codes(known, enough(len(values))) if len(known) else ()
+    known = known[~np.isin(known, codes)]
     absent = len(values) - len(known)
     marked = absent >= enough(len(values))
     if not len(known) or (known.min() == known.max() and not marked):
         return None
+    cut = input_limits(known)
+    if cut is not None:
+        known = np.clip(known, *cut)
     centre, spread = float(known.mean()), float(known.std())
     return NumberColumn(
         name, centre, spread if spread > 0 else 1.0, float(np.median(known)), float(known.min()), float(known.max()),
-        marked, _quantiles(known),
+        marked, _quantiles(known), codes, cut,
     )  # fmt: skip
+
+
+def number_remarks(column: NumberColumn, values: NDArray[np.float64]) -> list[str]:
+    """What there is to say of the numbers that a column was learned from."""
+    made = []
+    for code in column.codes:
+        count = int((values == code).sum())
+        made.append(
+            f"`{column.name}` is {code:g} in {count:,} rows and otherwise between {column.low:g} and {column.high:g}: "
+            f"{code:g} is taken for missing, of which the network is told."
+        )
+    if column.cut is not None:
+        known = values[~np.isnan(values) & ~np.isin(values, column.codes)]
+        far = known[(known < column.cut[0]) | (known > column.cut[1])]
+        inside = known[(known >= column.cut[0]) & (known <= column.cut[1])]
+        made.append(
+            f"`{column.name}` has {len(far):,} value{'s' * (len(far) > 1)} far from the others, e.g. {far[0]:g} (they "
+            f"lie between {inside.min():g} and {inside.max():g}): cut at {column.cut[int(far[0] > 0)]:.4g}."
+        )
+    return made
 
 
 def learn_date(name: str, days: NDArray[np.float64], form: str) -> DateColumn | None:

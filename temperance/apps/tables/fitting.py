@@ -23,6 +23,7 @@ from temperance.apps.tables.marginal import joined_predictive, predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness, learn_strangeness_in_folds
 from temperance.apps.tables.predictions import check_new_names
 from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, prepare_table
+from temperance.apps.tables.robust import within
 from temperance.apps.tables.run import TableRun, TableState, guard_of, in_units
 from temperance.apps.tables.safeguards import NO_GUARD, check_promises
 from temperance.apps.tables.schema import Schema
@@ -172,13 +173,14 @@ def fit_prepared(
         schema, fitted, folds = learner.learn()
         if prepared.folds is None:
             known, guard_rows = _known(prepared.calibration), _known(prepared.guard)
+            usual = known.inside(schema.limits)
             calibrator = _calibrate(
                 schema,
-                predict_encoded(fitted, known.encoded),
-                kind_of(schema).model_targets(schema, known.y),
+                predict_encoded(fitted, usual.encoded),
+                kind_of(schema).model_targets(schema, usual.y),
                 CALIBRATE,
             )
-            strangeness, usual = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed), None
+            strangeness, guard_usual = learn_strangeness(prepared.train.encoded.x, known.encoded.x, seed), None
             if calibrator is None and len(known) < CALIBRATE and not learner.looked:
                 # nothing was learned from them: they can keep promises too. Rows that chose when to stop, or the units
                 # of the target, cannot.
@@ -187,7 +189,7 @@ def fit_prepared(
         else:
             calibrator, guard_rows = _calibrate_in_folds(schema, folds, prepared), prepared.train
             strangeness, strange = learn_strangeness_in_folds(prepared.train.encoded.x, prepared.folds)
-            usual = torch.from_numpy(~strange)
+            guard_usual = torch.from_numpy(~strange)
     remarks = learner.words + list(
         dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning))
     )
@@ -196,7 +198,7 @@ def fit_prepared(
         return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
 
     if tolerance is None:
-        tolerance = kind_of(schema).tolerance(prepared.train.y)
+        tolerance = kind_of(schema).tolerance(prepared.train.inside(schema.limits).y)
     state = TableState(
         schema, calibrator, strangeness, NO_GUARD, torch.from_numpy(guard_rows.encoded.x),
         torch.from_numpy(guard_rows.y), baseline_of(prepared), fitted.target.likelihood, HIDDEN, seed,
@@ -205,7 +207,7 @@ def fit_prepared(
             "test rows": len(prepared.test), "epochs": length, "batch size": batch,
         },
         tuple(FoldModel.of(fit, own) for own, fit in folds),
-        None if prepared.folds is None else torch.from_numpy(prepared.folds), usual,
+        None if prepared.folds is None else torch.from_numpy(prepared.folds), guard_usual,
     )  # fmt: skip
     guard, more = guard_of(state, predict, folds, level, error_rate, tolerance, per_class)
     state = replace(state, guard=guard)
@@ -245,6 +247,7 @@ class _Learner:
                 continue  # this choice failed before the run was interrupted
             try:
                 schema = self._units(self.prepared.train, likelihood, self.seed, aloud=True)
+                self._say_outlying(schema)
                 fitted = self._fit(schema, self.prepared.train, likelihood, self.seed, path)
                 return schema, fitted, self._folds(likelihood)
             except NumericalError as error:
@@ -278,6 +281,8 @@ class _Learner:
             rows, judge = _apart(rows, seed)
         if len(rows) > _LOOK_ROWS:
             rows, _ = _apart(rows, seed, len(rows) - _LOOK_ROWS)
+        for own in made:
+            judge = judge.inside(own.limits)
         found = []
         for own in (self._in(transform, rows.y) for transform in choices):
             target = self._target(own, likelihood, seed)
@@ -304,9 +309,29 @@ class _Learner:
         return kind.forced(everything, self.prepared.schema.target) if self.log else kind.transforms(everything)
 
     def _in(self, transform: Monotone | None, y: NDArray[np.float64]) -> Schema:
-        schema = self.prepared.schema
-        centre, spread = kind_of(schema).units(y, transform)
-        return replace(schema, centre=centre, spread=spread, transform=transform)
+        schema, kind = self.prepared.schema, kind_of(self.prepared.schema)
+        limits = kind.limits(y, transform)
+        y = y[within(y, limits)]
+        centre, spread = kind.units(y, transform)
+        if transform is not None:
+            transform = kind.bounded(transform, y)
+        return replace(schema, centre=centre, spread=spread, transform=transform, limits=limits)
+
+    def _say_outlying(self, schema: Schema) -> None:
+        """Name the rows whose targets are too far from the others to be learned from."""
+        if self.prepared.numbered is None:
+            return
+        lines, y = self.prepared.numbered
+        far = np.flatnonzero(~within(y, schema.limits))
+        if not len(far):
+            return
+        listed = ", ".join(f"row {lines[k]} ({y[k]:.6g})" for k in far[:5]) + (" …" if len(far) > 5 else "")
+        usual = y[within(y, schema.limits)]
+        self.words.append(
+            f"{schema.target} lies far from all other rows, which are between {usual.min():.4g} and {usual.max():.4g}, "
+            f"in {listed}: neither learned nor calibrated from, for a mistyped number would spoil every prediction. "
+            "Promises and scores count such rows. Correct them, or remove them."
+        )
 
     def _say_units(self, choices: list[Monotone | None], found: list[float], best: int) -> None:
         name, other = self.prepared.schema.target, 1 - best
@@ -382,11 +407,12 @@ def _calibrate_in_folds(schema: Schema, folds: Sequence[tuple[Schema, Fitted]], 
     said, known = [], []
     for k, (own, fitted) in enumerate(folds):
         rows = prepared.folds == k
-        said.append(predict_encoded(fitted, Encoded(prepared.train.encoded.x[rows])))
-        known.append(kind_of(own).model_targets(own, prepared.train.y[rows]))
+        usual = TablePart(Encoded(prepared.train.encoded.x[rows]), prepared.train.y[rows]).inside(own.limits)
+        said.append(predict_encoded(fitted, usual.encoded))
+        known.append(kind_of(own).model_targets(own, usual.y))
     return _calibrate(schema, joined_predictive(said), torch.cat(known), _CALIBRATE_IN_FOLDS)
 
 
 def baseline_of(prepared: Prepared) -> torch.Tensor:
     """The training share of each class, or the mean and spread of the target."""
-    return kind_of(prepared.schema).baseline(prepared.schema, prepared.train.y)
+    return kind_of(prepared.schema).baseline(prepared.schema, prepared.train.inside(prepared.schema.limits).y)

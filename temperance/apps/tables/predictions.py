@@ -54,7 +54,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
         parts = [(plain, Encoded(encoded.x[plain]))] if len(plain) else []
         for start in range(0, len(unsure), _OPEN_ROWS):
             rows = unsure[start : start + _OPEN_ROWS]
-            parts.append((rows, _some(encoded, rows)))
+            parts.append((rows, encoded.some(rows)))
         made = {}
         for rows, part in parts:
             for name, values in _columns_of(run, part).items():
@@ -65,11 +65,6 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
     made["ask_a_human"] = np.where(ask, "yes", "no").astype(object)
     made["flags"] = _flag_texts(run, encoded, strange)
     return made
-
-
-def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
-    unknown = {k: np.flatnonzero(np.isin(rows, at)) for k, at in encoded.unknown.items()}
-    return Encoded(encoded.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, encoded._columns)
 
 
 def _columns_of(run: TableRun, encoded: Encoded) -> dict[str, NDArray[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from temperance.apps.tables.encode import Encoded, encode
 from temperance.apps.tables.folds import check_folds, deal, usual_folds
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.reading import open_table, read_rows
+from temperance.apps.tables.robust import within
 from temperance.apps.tables.schema import Schema, check_target, learn_columns, recognise_outcome
 from temperance.apps.tables.split import Rows, check_fractions, halves, split_rows
 from temperance.core.errors import ArgumentError, DataError
@@ -40,6 +41,11 @@ class TablePart:
     def __len__(self) -> int:
         return len(self.y)
 
+    def inside(self, limits: tuple[float, float]) -> TablePart:
+        """The rows whose targets lie within limits; itself where all do."""
+        keep = within(self.y, limits)
+        return self if keep.all() else TablePart(self.encoded.some(np.flatnonzero(keep)), self.y[keep])
+
 
 @dataclass
 class Prepared:
@@ -54,6 +60,8 @@ class Prepared:
     test_frame: pd.DataFrame
     notices: list[str] = field(default_factory=list)
     folds: NDArray[np.int64] | None = None
+    numbered: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
+    """Where all rows stand in the table, and their targets."""
 
     @property
     def rows(self) -> int:
@@ -66,11 +74,13 @@ class Prepared:
         return np.concatenate([part.y for part in (self.train, self.calibration, self.guard)])
 
     def data(self, part: TablePart, schema: Schema | None = None) -> Data:
-        """Rows for :func:`temperance.run.fit`: classes as integers, real targets in the units of ``schema``."""
+        """Rows for :func:`temperance.run.fit`: classes as integers, real targets in the units of ``schema``; without
+        those whose targets are outside its limits."""
         known = self.schema if schema is None else schema
         info = DataInfo(name=known.target, outcome=known.outcome, classes=known.classes)
-        targets = kind_of(known).model_targets(known, part.y)
-        return Data(torch.from_numpy(part.encoded.x), targets, info=info)
+        usual = part.inside(known.limits)
+        targets = kind_of(known).model_targets(known, usual.y)
+        return Data(torch.from_numpy(usual.encoded.x), targets, info=info)
 
 
 def prepare_table(
@@ -106,12 +116,14 @@ def prepare_table(
         raise ArgumentError(f"`target` `{target}` must not also be an id, a group or dropped.")
     frame, notices = read_rows(table, max_rows, seed, [name for name in (id, group) if name])
     tell.all(notices)
+    lines = frame.index.to_numpy(dtype=np.int64) + table.first_row
+    frame = frame.reset_index(drop=True)
     outcome, y, classes = _target(frame[target], target, asked, tell)
     kind = KINDS.of(outcome)
     present = ~np.isnan(y)
     if not present.all():
         tell(f"{int((~present).sum()):,} rows without a value of `{target}`: left out.")
-        frame, y = frame[present].reset_index(drop=True), y[present]
+        frame, y, lines = frame[present].reset_index(drop=True), y[present], lines[present]
     kind.check_learnable(y, target, outcome.name, classes)
     groups = None if group is None else frame[group]
     train, held, tested = split_rows(kind.strata(y), len(y), test, validation, seed, groups)
@@ -124,9 +136,12 @@ def prepare_table(
     tell.all(words)
     if not columns:
         raise DataError(f"{table.name} has no column to predict `{target}` from: none varies, or all were dropped.")
-    schema = Schema(target, outcome, columns, classes, *kind.units(y[train]), None, id, group, dropped)
+    limits = kind.limits(y[train])
+    units = kind.units(y[train][within(y[train], limits)])
+    schema = Schema(target, outcome, columns, classes, *units, None, id, group, dropped, limits)
     if count:
-        return _in_folds(frame, y, schema, count, train, tested, seed, groups, tell)
+        made = _in_folds(frame, y, schema, count, train, tested, seed, groups, tell)
+        return replace(made, numbered=(lines, y))
     first, second = halves(held, seed, groups)
     if groups is not None:
         tell(_group_words(groups, first, second))
@@ -139,7 +154,7 @@ def prepare_table(
         TablePart(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested)
     )
     kept = frame.iloc[tested].reset_index(drop=True)
-    return Prepared(schema, learned, calibration, guard, last, kept, tell.said)
+    return Prepared(schema, learned, calibration, guard, last, kept, tell.said, numbered=(lines, y))
 
 
 def _in_folds(

@@ -49,6 +49,11 @@ class TableFile:
     frame: pd.DataFrame | None = field(default=None, repr=False)
     notices: tuple[str, ...] = ()
 
+    @property
+    def first_row(self) -> int:
+        """What people call the first row: 2 of a CSV, whose first line is the header; 0 of a frame; 1 else."""
+        return 0 if self.frame is not None else 1 if self.dialect is None else 2
+
     def chunks(self, rows: int = CHUNK, text: Sequence[str] = (), keep_records: bool = False) -> Iterator[Chunk]:
         """The rows in order, at most ``rows`` at a time; the columns ``text`` as text, whatever they look like."""
         if self.frame is not None:
@@ -153,7 +158,7 @@ def read_rows(
 
     Each row draws a random number, and those with the smallest stay: a uniform sample whatever the number of rows, in
     the memory of twice ``max_rows``. The columns ``text`` are read as text; so is a column that is numbers in one
-    place and text in another.
+    place and text in another. The index says where each row stands in the table, from 0 on.
     """
     if not isinstance(max_rows, int) or max_rows < 1:
         raise ArgumentError(f"`max_rows` must be a positive whole number; got {max_rows!r}.")
@@ -191,7 +196,7 @@ def _sample(table: TableFile, max_rows: int, seed: int, text: Sequence[str]) -> 
         return pd.DataFrame(columns=list(table.columns)), 0
     if held > max_rows:
         kept, _ = _smallest(kept, keys, max_rows)
-    return (kept[0] if len(kept) == 1 else pd.concat(kept)).reset_index(drop=True), total
+    return kept[0] if len(kept) == 1 else pd.concat(kept), total
 
 
 def _smallest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from temperance.apps.tables.columns import (
     learn_category,
     learn_date,
     learn_number,
+    number_remarks,
     numbers_of,
     recognise,
     texts_of,
@@ -34,7 +36,8 @@ _DISPERSED = 5.0  # whole numbers whose variance is more than so many times thei
 
 @dataclass(frozen=True, eq=False)
 class Schema(Value):
-    """The columns of a run. Real targets are standardised: y = centre + spread · z, or ``transform`` of y is.
+    """The columns of a run. Real targets are standardised: y = centre + spread · z, or ``transform`` of y is; those
+    outside ``limits`` are not learned from (:func:`~temperance.apps.tables.robust.target_limits`).
 
     >>> Schema("price", Reals(), (), (), centre=100.0, spread=10.0).class_index
     {}
@@ -50,6 +53,7 @@ class Schema(Value):
     id: str | None = None
     group: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def inputs(self) -> int:
@@ -146,6 +150,7 @@ def learn_columns(frame: pd.DataFrame, leave: dict[str, str], train: NDArray[np.
             numbers = numbers_of(values)
             made = None if _counts_rows(values, numbers) else learn_number(name, numbers[train])
             reason = "numbers the rows" if _counts_rows(values, numbers) else "does not vary" if made is None else ""
+            notices += [] if made is None else number_remarks(made, numbers[train])
         elif kind == "date":
             made = learn_date(name, dates_of(values, form)[train], form)  # type: ignore[assignment]
             reason = "does not vary" if made is None else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -75,6 +76,14 @@ class TableKind(ABC):
     def units(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
         """Centre and spread by which targets (bent by ``transform``) are standardised."""
         return 0.0, 1.0
+
+    def limits(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
+        """Targets beyond these are not learned from."""
+        return -math.inf, math.inf
+
+    def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
+        """The same units, with means bounded by what the targets ``y`` have shown."""
+        return transform
 
     def transforms(self, y: Numbers) -> tuple[Monotone, ...]:
         """Units, other than its own, in which such a target may be easier to learn."""
