@@ -58,7 +58,8 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
     def _learn_values(self, x: np.ndarray, given: np.ndarray, weights: np.ndarray | None) -> None:
         self._flat = given.ndim == 1
         targets = given.reshape(len(given), -1).astype(np.float64)
-        if self._outcome.has_units and bool((targets == targets[0]).all(0).any()):
+        counted = targets if weights is None else targets[weights > 0]
+        if self._outcome.has_units and bool((counted == counted[0]).all(0).any()):
             warnings.warn(
                 "targets that do not vary leave nothing to learn but a noise near zero.",
                 TemperanceWarning,
