@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from temperance.apps.tables.formats import format_of, written_number, written_numbers
 from temperance.apps.tables.robust import input_limits, missing_codes
 from temperance.core.encoding import Value
 
@@ -105,7 +106,7 @@ def numbers_of(values: pd.Series) -> NDArray[np.float64]:
         made = values.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         text = values.astype(object) if isinstance(values.dtype, pd.CategoricalDtype) else values
-        made = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        made = written_numbers(text)
     return made if np.isfinite(made).all() else np.where(np.isfinite(made), made, np.nan)
 
 
@@ -180,16 +181,24 @@ def recognise(values: pd.Series, name: str) -> tuple[str, str, list[str]]:
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
         return "date", "ISO8601", []
     text = present.astype(str)
-    numeric = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    numeric = written_numbers(text)
     bad = int(np.isnan(numeric).sum())
     if bad < len(text):
+        example, alike = format_of(text)
+        if not alike and 1 - bad / len(text) >= _NUMBER_SHARE:
+            words = (
+                f"`{name}` holds numbers in several units, e.g. {example!r}: treated as categories. Write plain numbers "
+                "of one unit."
+            )
+            return "category", "", [words]
         if bad == 0 or 1 - bad / len(text) >= _NUMBER_SHARE:
+            written = [f"`{name}` is written like {example!r}: read as the number {written_number(example):.10g}."]
             if not bad:
-                return "number", "", []
+                return "number", "", written if example else []
             example = str(text[np.isnan(numeric)].iloc[0])
             verb = "is not a number" if bad == 1 else "are not numbers"
             words = f"{bad:,} of {len(text):,} values of `{name}` {verb}, e.g. {example[:30]!r}: treated as missing."
-            return "number", "", [words]
+            return "number", "", [*(written if format_of(text)[0] else []), words]
         good = len(text) - bad
         if good / len(text) >= 0.1:
             example = str(text[np.isnan(numeric)].iloc[0])

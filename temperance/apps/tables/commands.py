@@ -88,6 +88,11 @@ def _table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", type=_text, default=None, help="a column whose values are never divided by the split"
     )
+    parser.add_argument(
+        "--missing", type=_text, default=None,
+        help="words that mean that a class is not known, with commas between; '' for none (default: NA, None and the "
+        "like, where they are few)",
+    )  # fmt: skip
     parser.add_argument("--id", type=_text, default=None, help="a column that names the rows: not an input")
     parser.add_argument("--max-rows", type=int, default=None, help="use a random sample of so many (default: 500000)")
     _dialect(parser)
@@ -129,7 +134,9 @@ def _table_arguments(options: argparse.Namespace) -> dict[str, Any]:
     drop = [name.strip() for name in options.drop.split(",") if name.strip()]
     limit = {} if options.max_rows is None else {"max_rows": options.max_rows}
     names = ("task", "group", "id", "test", "validation")
-    return {**{name: getattr(options, name) for name in names}, **_reading(options), **limit, "drop": drop}
+    missing = None if options.missing is None else [w.strip() for w in options.missing.split(",") if w.strip()]
+    made = {name: getattr(options, name) for name in names}
+    return {**made, **_reading(options), **limit, "drop": drop, "missing": missing}
 
 
 def _say(words: str) -> None:

@@ -73,6 +73,7 @@ def fit_table(
     encoding: str | None = None,
     separator: str | None = None,
     decimal: str | None = None,
+    missing: Sequence[str] | None = None,
     overwrite: bool = False,
     resume: bool = False,
     progress: bool | None = None,
@@ -105,6 +106,8 @@ def fit_table(
             targets by the density of rows that were not learned from, in the target's own units.
         max_rows: of longer tables a random sample of so many rows is used.
         encoding, separator, decimal: of a CSV; recognised unless given.
+        missing: words that mean that a class is not known. Unless given, words such as ``NA`` and ``None`` do where they
+            are fewer than one row in twenty; where there are more they are classes. An empty cell always means it.
         overwrite, resume: of an ``out`` that exists: replace it, or go on with an unfinished run.
         progress: show a progress bar; ``None`` shows it on a terminal.
         say: called with each remark on the table; they are also in ``notices``.
@@ -126,7 +129,8 @@ def fit_table(
         folder = None if out is None else check_out(out, overwrite=overwrite, resume=resume)
         prepared = prepare_table(
             data, target, task=task, drop=drop, group=group, id=id, test=test, validation=validation, folds=folds,
-            seed=seed, max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, say=say,
+            seed=seed, max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, missing=missing,
+            say=say,
         )  # fmt: skip
         checkpoint = None if folder is None else claim_for_fit(folder)
         run = fit_prepared(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from temperance.apps.tables.encode import Encoded, encode
 from temperance.apps.tables.folds import check_folds, deal, usual_folds
+from temperance.apps.tables.formats import NOTHING, settled, without_nothing
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.reading import open_table, read_rows
 from temperance.apps.tables.robust import within
@@ -99,6 +100,7 @@ def prepare_table(
     encoding: str | None = None,
     separator: str | None = None,
     decimal: str | None = None,
+    missing: Sequence[str] | None = None,
     say: Say | None = None,
 ) -> Prepared:
     """Read a table, recognise its columns, split its rows and encode them; see :func:`~tp.tables.fit_table`."""
@@ -114,15 +116,17 @@ def prepare_table(
             check_target(table.columns, name, argument)
     if target in (id, group, *drop):
         raise ArgumentError(f"`target` `{target}` must not also be an id, a group or dropped.")
-    frame, notices = read_rows(table, max_rows, seed, [name for name in (id, group) if name])
+    frame, notices = read_rows(table, max_rows, seed, [name for name in (id, group) if name], [target])
     tell.all(notices)
     lines = frame.index.to_numpy(dtype=np.int64) + table.first_row
     frame = frame.reset_index(drop=True)
-    outcome, y, classes = _target(frame[target], target, asked, tell)
+    if table.dialect is not None:
+        frame[target] = settled(frame[target], table.dialect.decimal)
+    words = None if missing is None else tuple(missing)
+    outcome, y, classes = _target(frame[target], target, asked, words, lines, tell)
     kind = KINDS.of(outcome)
     present = ~np.isnan(y)
     if not present.all():
-        tell(f"{int((~present).sum()):,} rows without a value of `{target}`: left out.")
         frame, y, lines = frame[present].reset_index(drop=True), y[present], lines[present]
     kind.check_learnable(y, target, outcome.name, classes)
     groups = None if group is None else frame[group]
@@ -218,13 +222,39 @@ class _Teller:
 
 
 def _target(
-    values: pd.Series, name: str, asked: Outcome | None, tell: _Teller
+    values: pd.Series,
+    name: str,
+    asked: Outcome | None,
+    missing: tuple[str, ...] | None,
+    lines: NDArray[np.int64],
+    tell: _Teller,
 ) -> tuple[Outcome, NDArray[np.float64], tuple[str, ...]]:
-    found, why = recognise_outcome(values, name)
+    """What the target is, its numbers and classes. Words for nothing are nothing where numbers are expected; among
+    classes they may be one."""
+    present = values if pd.api.types.is_numeric_dtype(values.dtype) else values.where(~values.isin(NOTHING), None)
+    found, why = recognise_outcome(present if present.notna().any() else values, name, asked)
     outcome = asked or found
+    kind = KINDS.of(outcome)
+    notices: list[str] = []
+    if kind.keeps_words:
+        values, notices = without_nothing(values, name, missing)
+        if asked in (None, found):
+            found, why = recognise_outcome(values, name, asked)
+    else:
+        values = present
     tell(why if asked in (None, found) else f"{name}: taken for {outcome}, as asked.")
-    y, classes, notices = KINDS.of(outcome).read(values, name)
     tell.all(notices)
+    y, classes, _ = kind.read(values, name)
+    empty = values.isna().to_numpy()
+    if empty.any():
+        tell(f"{int(empty.sum()):,} rows without a value of `{name}`: left out.")
+    odd = np.flatnonzero(np.isnan(y) & ~empty)
+    if len(odd):
+        verb, many = ("is no finite number", "it is") if len(odd) == 1 else ("are no finite numbers", "these rows are")
+        tell(
+            f"{len(odd):,} value{'s' * (len(odd) > 1)} of the target `{name}` {verb}, e.g. "
+            f"{str(values.iloc[odd[0]])[:30]!r} in row {lines[odd[0]]}: {many} left out."
+        )
     return outcome, y, classes
 
 

@@ -25,6 +25,7 @@ from temperance.apps.tables.columns import (
     recognise,
     texts_of,
 )
+from temperance.apps.tables.formats import looks_like_numbers
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Classes, Counts, Outcome, Reals
@@ -75,6 +76,11 @@ class Schema(Value):
         """Input columns that a file must give as text."""
         return [c.name for c in self.columns if not isinstance(c, NumberColumn | DateColumn)]
 
+    @property
+    def verbatim(self) -> list[str]:
+        """Columns that a file must give letter for letter: classes may be called NA, None or 01."""
+        return [self.target] if self.classes else []
+
     def kept_as_text(self, names: Sequence[str]) -> list[str]:
         """Those of ``names`` that are no numbers to the model: in predictions they stay as the file has them."""
         numbers = {c.name for c in self.columns if isinstance(c, NumberColumn | DateColumn)}
@@ -93,7 +99,7 @@ def check_target(names: Sequence[str], target: str, argument: str = "target") ->
     raise ArgumentError(f"`{argument}` must be a column of the table; there is no `{target}`. {words} {listed}.")
 
 
-def recognise_outcome(values: pd.Series, name: str) -> tuple[Outcome, str]:
+def recognise_outcome(values: pd.Series, name: str, asked: Outcome | None = None) -> tuple[Outcome, str]:
     """What kind of target a column is, and why: classes, a quantity or counts.
 
     Text, truth values, and whole numbers with at most 10 different values are classes. Whole numbers from 0 or 1 up
@@ -102,19 +108,22 @@ def recognise_outcome(values: pd.Series, name: str) -> tuple[Outcome, str]:
     >>> recognise_outcome(pd.Series(["yes", "no", "yes"]), "spam")
     (Classes(), 'spam: 2 different texts -> classification')
     """
-    kind, _, _ = recognise(values, name)
+    kind, _, words = recognise(values, name)
     if kind == "empty":
         raise DataError(f"the target `{name}` is empty.")
     if kind == "date":
         raise DataError(f"the target `{name}` holds dates; give a number (such as days) in their place.")
+    if kind == "category" and asked is None and not is_truth(values):
+        _refuse_odd_numbers(values, name)
     if kind == "category":
         what = "truth values" if is_truth(values) else "different texts"
         return Classes(), f"{name}: {len(texts_of(values)[1]):,} {what} -> classification"
     numbers = numbers_of(values)
     numbers = numbers[~np.isnan(numbers)]
     unique = np.unique(numbers)
+    written = f" ({words[0].removesuffix('.')})" if words and "is written like" in words[0] else ""
     if (unique != np.round(unique)).any():
-        return Reals(), f"{name}: {len(unique):,} different numbers -> regression"
+        return Reals(), f"{name}: {len(unique):,} different numbers -> regression{written}"
     if len(unique) <= _FEW:
         words = f"{name}: whole numbers with {len(unique)} different values -> classification"
         if len(unique) > 2:
@@ -127,7 +136,27 @@ def recognise_outcome(values: pd.Series, name: str) -> tuple[Outcome, str]:
             "counts (if they are amounts: --task regression)"
         )
     return Reals(), (
-        f"{name}: {len(unique):,} different whole numbers -> regression (if they count events: --task counts)"
+        f"{name}: {len(unique):,} different whole numbers -> regression (if they count events: --task counts){written}"
+    )
+
+
+def _refuse_odd_numbers(values: pd.Series, name: str) -> None:
+    """Raise where a target of text is one of numbers that cannot be read: as classes they would be learned as names."""
+    text = values.dropna().astype(str)
+    numeric = numbers_of(text)
+    good, bad = int((~np.isnan(numeric)).sum()), text[np.isnan(numeric)]
+    if good > _FEW and len(np.unique(numeric[~np.isnan(numeric)])) > _FEW and good >= 0.3 * len(text):
+        example = f", e.g. {bad.iloc[0][:30]!r}, in {len(bad):,} rows" if len(bad) else ""
+        words = f"mixes numbers ({good:,} rows) and text{example}" if len(bad) else "has numbers in several units"
+        remedy = "Leave unknown numbers empty and write the others plainly"
+    elif looks_like_numbers(text):
+        words = f"holds what look like numbers, written in a way that is not known, e.g. {text.iloc[0][:30]!r}"
+        remedy = "Write them plainly, as 1234.5 (or give --decimal)"
+    else:
+        return
+    raise DataError(
+        f"the target `{name}` {words}. {remedy}; --task regression leaves out what cannot be read, --task "
+        "classification takes each text for a class."
     )
 
 

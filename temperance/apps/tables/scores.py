@@ -79,7 +79,7 @@ def evaluate_table(run: TableRun, table: TableFile) -> Evaluation:
     found: list[dict[str, NDArray[np.float64]]] = []
     notices: list[str] = []
     skipped = 0
-    for chunk in table.chunks(_ROWS, text=run.schema.text_columns):
+    for chunk in table.chunks(_ROWS, text=run.schema.text_columns, verbatim=run.schema.verbatim):
         y, words = run.truth(chunk.frame)
         notices += [word for word in words if word not in notices]
         known = ~np.isnan(y)

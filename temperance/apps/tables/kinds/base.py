@@ -40,6 +40,8 @@ class TableKind(ABC):
     """What the model itself says, without conformal rules."""
     entry: ClassVar[str]
     """What a cell of the target holds."""
+    keeps_words: ClassVar[bool] = False
+    """Whether words such as None and NA can be values."""
     paired: ClassVar[tuple[str, ...]]
     """Scores that are compared with those of MAP row by row."""
 
