@@ -132,8 +132,8 @@ class BayesianEstimator(BaseEstimator):
         likelihood: Likelihood | None,
         weights: np.ndarray | None = None,
     ) -> None:
-        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says: those
-        of weight 0 are none at all, in batches, epochs and gaps too."""
+        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says:
+        those of weight 0 are none at all, in batches, epochs and gaps too."""
         method = self._method()
         if weights is not None and not weights.all():
             x, y, weights = x[weights > 0], y[weights > 0], weights[weights > 0]

@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from temperance.apps.tables.formats import format_of, written_number, written_numbers
-from temperance.apps.tables.robust import input_limits, missing_codes
+from temperance.apps.tables.robust import LARGEST, input_limits, missing_codes
 from temperance.core.encoding import Value
+from temperance.core.errors import DataError
 
 IMPUTATIONS = 32
 """How many values stand for one that is unknown: equally many of each part of the training distribution."""
@@ -187,8 +188,8 @@ def recognise(values: pd.Series, name: str) -> tuple[str, str, list[str]]:
         example, alike = format_of(text)
         if not alike and 1 - bad / len(text) >= _NUMBER_SHARE:
             words = (
-                f"`{name}` holds numbers in several units, e.g. {example!r}: treated as categories. Write plain numbers "
-                "of one unit."
+                f"`{name}` holds numbers in several units, e.g. {example!r}: treated as categories. Write plain "
+                "numbers of one unit."
             )
             return "category", "", [words]
         if bad == 0 or 1 - bad / len(text) >= _NUMBER_SHARE:
@@ -243,6 +244,11 @@ def learn_number(name: str, values: NDArray[np.float64]) -> NumberColumn | None:
     cut = input_limits(known)
     if cut is not None:
         known = np.clip(known, *cut)
+    if max(-known.min(), known.max()) > LARGEST:
+        raise DataError(
+            f"`{name}` must hold numbers up to {LARGEST:g} in size, whose squares are still numbers; got "
+            f"{known[np.abs(known).argmax()]:.4g}. Divide the column, or leave it out: --drop {name!r}."
+        )
     centre, spread = float(known.mean()), float(known.std())
     return NumberColumn(
         name, centre, spread if spread > 0 else 1.0, float(np.median(known)), float(known.min()), float(known.max()),

@@ -20,7 +20,7 @@ def add_commands(subparsers: Any) -> None:
     predict = subparsers.add_parser("predict", help="predictions of a run for the rows of a file")
     predict.add_argument("run_folder", metavar="RUN", help="a folder that `temperance fit` made")
     predict.add_argument("data", help="a .csv, .csv.gz or .parquet with the columns of the training table")
-    predict.add_argument("-o", "--out", required=True, help="the file to write: .csv, .csv.gz or .parquet")
+    predict.add_argument("-o", "--out", required=True, help="the file to write: .csv, .csv.gz, .tsv or .parquet")
     predict.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     _promises(predict, None, None)
     _dialect(predict)

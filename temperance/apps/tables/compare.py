@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temperance.apps.recipes import method_named, training
+from temperance.apps.tables.claim import COMPARISON, Claim
 from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.predictions import escaped
@@ -71,11 +72,12 @@ class Comparison:
             return math.nan
         return max(values) if score in HIGHER else min(values)
 
-    def save(self, folder: str | Path) -> None:
-        """Write ``compare.json`` and ``compare.csv``."""
-        path = Path(folder)
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write ``compare.json`` and ``compare.csv`` to a folder that is new, empty or one of ours: what somebody else
+        put there is never replaced, and an earlier comparison only with ``overwrite``."""
+        path = check_comparison(folder, overwrite)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            Claim.of(path).add(*COMPARISON)
             text = json.dumps(_finite(plain_fields(self)), indent=1, ensure_ascii=False)
             files.write_text(path / "compare.json", text)
             with (
@@ -132,8 +134,8 @@ def compare_table(
         raise ArgumentError("`methods` must name at least one method.")
     if REFERENCE not in named:
         named = {REFERENCE: method_named(REFERENCE), **named}
-    if out is not None and (Path(out) / "compare.json").exists() and not overwrite:
-        raise StoreError(f"`out` {str(out)!r} holds a comparison; choose another folder, or --overwrite it.")
+    if out is not None:
+        check_comparison(out, overwrite)
     prepared = prepare_table(data, target, seed=seed, say=say, **{"folds": 0, **reading})
     if not len(prepared.test):
         raise ArgumentError("`test` must be above 0: methods are compared on test rows.")
@@ -159,8 +161,21 @@ def compare_table(
         kind.baseline_scores(baseline_of(prepared).numpy(), prepared.test.y), prepared.notices,
     )  # fmt: skip
     if out is not None:
-        comparison.save(out)
+        comparison.save(out, overwrite=True)
     return comparison
+
+
+def check_comparison(out: str | Path, overwrite: bool) -> Path:
+    """The folder, if a comparison may be written there."""
+    claim = Claim.of(out)
+    if any(claim.holds(name) for name in COMPARISON) and not overwrite:
+        raise StoreError(f"`out` {str(out)!r} holds a comparison; choose another folder, or --overwrite it.")
+    foreign = [name for name in COMPARISON if name not in claim.names and (claim.folder / name).exists()]
+    if foreign:
+        raise StoreError(
+            f"`out` {str(out)!r} holds {foreign[0]}, which is none of ours; choose another folder. Nothing was changed."
+        )
+    return claim.folder
 
 
 def _one(

@@ -106,8 +106,8 @@ def fit_table(
             targets by the density of rows that were not learned from, in the target's own units.
         max_rows: of longer tables a random sample of so many rows is used.
         encoding, separator, decimal: of a CSV; recognised unless given.
-        missing: words that mean that a class is not known. Unless given, words such as ``NA`` and ``None`` do where they
-            are fewer than one row in twenty; where there are more they are classes. An empty cell always means it.
+        missing: words that mean that a class is not known. Unless given, words such as ``NA`` and ``None`` do where
+            they are fewer than one row in twenty; where there are more they are classes. An empty cell always does.
         overwrite, resume: of an ``out`` that exists: replace it, or go on with an unfinished run.
         progress: show a progress bar; ``None`` shows it on a terminal.
         say: called with each remark on the table; they are also in ``notices``.

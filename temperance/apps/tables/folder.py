@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temperance.apps.recipes import table_target
-from temperance.apps.tables.claim import Claim
+from temperance.apps.tables.claim import COMPARISON, Claim
 from temperance.apps.tables.formats import NOTHING
 from temperance.apps.tables.run import TableRun, TableState
 from temperance.core import files, sealed
@@ -69,7 +69,7 @@ def _tidy(claim: Claim) -> None:
     with contextlib.suppress(OSError):  # of errors of ours too: whether the run can be read is not asked here
         about = _about(claim.folder)
         claim.tidy()  # while the names of a killed save are still in the list
-        claim.remove(name for name in claim.names if name not in (about["model"], about["test"], TABLE))
+        claim.remove(name for name in claim.names if name not in (about["model"], about["test"], TABLE, *COMPARISON))
 
 
 def claim_for_fit(folder: Path) -> Path:
@@ -105,7 +105,7 @@ def save_table_run(run: TableRun, path: str | Path, *, overwrite: bool = False) 
             raise
         raise StoreError(f"the run could not be written to {str(folder)!r}: {error}.") from error
     claim.tidy()  # while the names of a killed save are still in the list
-    claim.remove(name for name in claim.names if name not in (model, test, TABLE))
+    claim.remove(name for name in claim.names if name not in (model, test, TABLE, *COMPARISON))
 
 
 def load_table_run(path: str | Path) -> TableRun:

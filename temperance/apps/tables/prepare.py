@@ -11,13 +11,14 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from temperance.apps.tables.copies import Copies, copies_of
 from temperance.apps.tables.encode import Encoded, encode
 from temperance.apps.tables.folds import check_folds, deal, usual_folds
 from temperance.apps.tables.formats import NOTHING, settled, without_nothing
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.reading import open_table, read_rows
-from temperance.apps.tables.robust import within
-from temperance.apps.tables.schema import Schema, check_target, learn_columns, recognise_outcome
+from temperance.apps.tables.robust import LARGEST, within
+from temperance.apps.tables.schema import Schema, check_target, learn_columns, recognise_outcome, row_numbers
 from temperance.apps.tables.split import Rows, check_fractions, halves, split_rows
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Outcome
@@ -130,23 +131,39 @@ def prepare_table(
         frame, y, lines = frame[present].reset_index(drop=True), y[present], lines[present]
     kind.check_learnable(y, target, outcome.name, classes)
     groups = None if group is None else frame[group]
-    train, held, tested = split_rows(kind.strata(y), len(y), test, validation, seed, groups)
-    count = usual_folds(len(train) + len(held), len(held)) if folds is None else folds
-    if count:
-        train, held = np.sort(np.concatenate([train, held])), held[:0]
     leave = {target: "is the target"} | dict.fromkeys(drop, "was dropped")
     leave |= {name: word for name, word in ((id, "is the identifier"), (group, "is the group")) if name}
+    copies = None
+    if groups is None:
+        leave_out = [name for name in leave if name != target] + row_numbers(frame)
+        copies = copies_of(frame.drop(columns=leave_out))
+    if copies is None:
+        train, held, tested = split_rows(kind.strata(y), len(y), test, validation, seed, groups)
+        apart = len(held)
+    else:
+        tell(_copy_words(copies, lines))
+        train, held, tested = copies.split(
+            lambda first: split_rows(kind.strata(y[first]), len(first), test, validation, seed)
+        )
+        apart = len(copies.firsts(held)[0])
+    count = usual_folds(len(train) + len(held), apart) if folds is None else folds
+    if count:
+        train, held = np.sort(np.concatenate([train, held])), held[:0]
     columns, dropped, words = learn_columns(frame, leave, train)
     tell.all(words)
     if not columns:
         raise DataError(f"{table.name} has no column to predict `{target}` from: none varies, or all were dropped.")
+    _check_size(y[train], target)
     limits = kind.limits(y[train])
     units = kind.units(y[train][within(y[train], limits)])
     schema = Schema(target, outcome, columns, classes, *units, None, id, group, dropped, limits)
     if count:
-        made = _in_folds(frame, y, schema, count, train, tested, seed, groups, tell)
+        made = _in_folds(frame, y, schema, count, train, tested, seed, groups, copies, tell)
         return replace(made, numbered=(lines, y))
-    first, second = halves(held, seed, groups)
+    if copies is None:
+        first, second = halves(held, seed, groups)
+    else:
+        first, second = copies.split(lambda each: halves(np.arange(len(each)), seed), held)
     if groups is not None:
         tell(_group_words(groups, first, second))
     rng = np.random.default_rng(derive_seed(seed, "table-guard"))
@@ -170,11 +187,16 @@ def _in_folds(
     tested: Rows,
     seed: int,
     groups: pd.Series | None,
+    copies: Copies | None,
     tell: _Teller,
 ) -> Prepared:
     """A small table: all rows but those of the test train, and promise by the folds that they are dealt into."""
     kind = kind_of(schema)
-    place = deal(len(train), count, seed, kind.strata(y[train]), None if groups is None else groups.iloc[train])
+    if copies is None:
+        place = deal(len(train), count, seed, kind.strata(y[train]), None if groups is None else groups.iloc[train])
+    else:
+        firsts, which = copies.firsts(train)
+        place = deal(len(firsts), count, seed, kind.strata(y[train][firsts]), None)[which]
     made = int(place.max()) + 1
     tell(f"{len(train):,} rows to train on and to promise with, in {made} folds, {len(tested):,} for the test.")
     tell(
@@ -195,6 +217,19 @@ def _in_folds(
     return Prepared(schema, learned, none, none, last, frame.iloc[tested].reset_index(drop=True), tell.said, place)
 
 
+def _copy_words(copies: Copies, lines: NDArray[np.int64]) -> str:
+    """That rows occur more than once, and what follows."""
+    codes = copies.codes
+    again = np.bincount(codes)[codes] > 1
+    one = codes[np.flatnonzero(again)[0]]
+    pair = lines[np.flatnonzero(codes == one)[:2]]
+    return (
+        f"{int(again.sum()):,} of {len(codes):,} rows stand in the table more than once (e.g. rows {pair[0]} and "
+        f"{pair[1]} are identical): copies stay on one side of each split, as rows of a --group do, and the promises "
+        f"are as good as {copies.distinct:,} different rows can make them."
+    )
+
+
 def _group_words(groups: pd.Series, first: Rows, second: Rows) -> str:
     """What grouped rows do to the promises: rows of a group are not independent."""
     guards, shared = groups.iloc[second].nunique(dropna=False), set(groups.iloc[first]) & set(groups.iloc[second])
@@ -203,6 +238,16 @@ def _group_words(groups: pd.Series, first: Rows, second: Rows) -> str:
         "they were checked on" + (", too few for the promise to be more than rough." if guards < 20 else ".")
     )
     return words + (" With so few groups, some had to be divided between calibration and check." if shared else "")
+
+
+def _check_size(y: NDArray[np.float64], name: str) -> None:
+    """Raise where targets are so large that their squares are none."""
+    largest = float(np.abs(y).max())
+    if largest > LARGEST:
+        raise DataError(
+            f"the target `{name}` must hold numbers up to {LARGEST:g} in size, whose squares are still numbers; got "
+            f"{largest:.4g}. Divide the column, or correct the row."
+        )
 
 
 class _Teller:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+LARGEST = 1e150
+"""Numbers beyond have squares that are infinite, and no spread."""
 
 _FEW = 0.01  # rows beyond a fence, as a share, up to which they are mistakes and not a tail
 _TARGET = 6.0  # of normal numbers that is 8.8 standard deviations from the mean

@@ -195,6 +195,15 @@ def learn_columns(frame: pd.DataFrame, leave: dict[str, str], train: NDArray[np.
     return tuple(columns), dropped, notices
 
 
+def row_numbers(frame: pd.DataFrame) -> list[str]:
+    """The columns that number the rows."""
+    return [
+        name
+        for name in frame.columns
+        if frame[name].dtype.kind in "iu" and _counts_rows(frame[name], numbers_of(frame[name]))
+    ]
+
+
 def _counts_rows(values: pd.Series, numbers: NDArray[np.float64]) -> bool:
     """1, 2, 3, … (or at least a quarter of these numbers, in order): a column that numbers the rows."""
     if len(numbers) < 10 or values.dtype.kind == "f" or np.isnan(numbers).any():

@@ -99,7 +99,10 @@ def test_numbers_of_several_units_are_not_one_column() -> None:
     ("text", "match"),
     [
         (lambda v, k: "unknown" if k % 3 == 0 else f"{v:.2f}", r"mixes numbers \(200 rows\) and text, e.g. 'unknown'"),
-        (lambda v, k: f"1.{abs(v):06.2f}".replace(".", "_").replace("_", ".", 1).replace("_", ","), "look like numbers"),
+        (
+            lambda v, k: f"1.{abs(v):06.2f}".replace(".", "_").replace("_", ".", 1).replace("_", ","),
+            "look like numbers",
+        ),
     ],
 )
 def test_targets_that_cannot_be_read_are_refused_with_an_example(text: Any, match: str, tmp_path: Path) -> None:
