@@ -210,7 +210,17 @@ def recognise(values: pd.Series, name: str) -> tuple[str, str, list[str]]:
             return "category", "", [words]
     form = _date_format(text)
     if form:
-        return "date", form, [f"`{name}` holds dates, read as {form.replace('%', '')}."]
+        words = f"`{name}` holds dates, read as {form.replace('%', '')}."
+        other = form.replace("%m/%d", "%d/%m")
+        if (
+            other != form
+            and pd.to_datetime(text, format=other, errors="coerce", utc=True).notna().mean() >= _DATE_SHARE
+        ):
+            words = (
+                f"`{name}` holds dates that can be read as month/day or as day/month, e.g. {text.iloc[0]!r}: read as "
+                f"{form.replace('%', '')}. If the day comes first, write them as 2021-12-31."
+            )
+        return "date", form, [words]
     return "category", "", []
 
 

@@ -30,6 +30,7 @@ REFERENCE = "map"
 DEFAULT_METHODS = ("map", "ensemble", "laplace", "swag", "vi", "sghmc")
 HIGHER = frozenset({"accuracy"})
 """Scores of which more is better."""
+_FALLBACKS = ("noise of one size", "not calibrated")
 
 
 @dataclass
@@ -45,6 +46,7 @@ class MethodScores:
     gradients: float = math.nan
     time: float = math.nan
     seconds: float = math.nan
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -120,8 +122,10 @@ def compare_table(
     A method that fails has its error in its line and does not stop the others. MAP is added where it is not named, for
     the differences and the cost are relative to it. With several ``seeds`` the fits differ, the split does not, and the
     scores of a row are averaged over them: the standard errors are over test rows. ``reading`` are further arguments of
-    :func:`fit_table` about the table. Small tables hold rows back too (``folds=0``), unlike in :func:`fit_table`: what
-    is compared is the methods, and one fit of each tells enough.
+    :func:`fit_table` about the table. What is measured is what :func:`fit_table` does: of a small table the model of
+    all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead); methods
+    that read all rows at each step hold rows back there too. A method that falls back to simpler noise, or cannot be
+    calibrated, has that in its line's ``remarks``.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")
@@ -136,7 +140,10 @@ def compare_table(
         named = {REFERENCE: method_named(REFERENCE), **named}
     if out is not None:
         check_comparison(out, overwrite)
-    prepared = prepare_table(data, target, seed=seed, say=say, **{"folds": 0, **reading})
+    prepared = prepare_table(data, target, seed=seed, say=say, **reading)
+    back = prepared
+    if prepared.folds is not None and any(m.facts().reads == "full" for m in named.values()):
+        back = prepare_table(data, target, seed=seed, **{**reading, "folds": 0})
     if not len(prepared.test):
         raise ArgumentError("`test` must be above 0: methods are compared on test rows.")
     order = sorted(named, key=lambda name: name != REFERENCE)
@@ -145,9 +152,12 @@ def compare_table(
     for name in order:
         if say is not None:
             say(f"{name}: {type(named[name]).__name__}")
-        made[name], found = _one(name, named[name], prepared, seed, seeds, epochs, level, error_rate, progress, say)
+        own = back if named[name].facts().reads == "full" else prepared
+        made[name], found = _one(name, named[name], own, seed, seeds, epochs, level, error_rate, progress, say)
         if found is not None:
             rows[name] = found
+        if not made[name].ok and say is not None:
+            say(f"{name} failed: {made[name].error}")
     base, kind = made[REFERENCE], kind_of(prepared.schema)
     gradients, seconds = base.gradients, max(base.seconds, 1e-9)
     for name, line in made.items():
@@ -197,6 +207,7 @@ def _one(
                 prepared, method, seed=seed + k, epochs=epochs, level=level, error_rate=error_rate, progress=progress,
                 say=say,
             )  # fmt: skip
+            line.remarks += [w for w in run.notices if w.startswith(_FALLBACKS) and w not in line.remarks]
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
             found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
             batch = (

@@ -9,9 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 NOTHING = frozenset(
-    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA")
-    + ("NULL", "NaN", "None", "n/a", "nan", "null")
-)
+    (
+        "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+        "NULL", "NaN", "None", "n/a", "nan", "null",
+    )
+)  # fmt: skip
 """What a cell of a CSV may hold where there is nothing."""
 
 _MONEY = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF)"

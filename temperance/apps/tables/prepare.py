@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from temperance.apps.tables.columns import numbers_of
 from temperance.apps.tables.copies import Copies, copies_of
 from temperance.apps.tables.encode import Encoded, encode
 from temperance.apps.tables.folds import check_folds, deal, usual_folds
@@ -39,6 +40,7 @@ class TablePart:
 
     encoded: Encoded
     y: NDArray[np.float64]
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -46,7 +48,11 @@ class TablePart:
     def inside(self, limits: tuple[float, float]) -> TablePart:
         """The rows whose targets lie within limits; itself where all do."""
         keep = within(self.y, limits)
-        return self if keep.all() else TablePart(self.encoded.some(np.flatnonzero(keep)), self.y[keep])
+        return self if keep.all() else self.some(np.flatnonzero(keep))
+
+    def some(self, rows: Rows) -> TablePart:
+        """Some of the rows, in this order."""
+        return TablePart(self.encoded.some(rows), self.y[rows], None if self.weights is None else self.weights[rows])
 
 
 @dataclass
@@ -82,7 +88,7 @@ class Prepared:
         info = DataInfo(name=known.target, outcome=known.outcome, classes=known.classes)
         usual = part.inside(known.limits)
         targets = kind_of(known).model_targets(known, usual.y)
-        return Data(torch.from_numpy(usual.encoded.x), targets, info=info)
+        return Data(torch.from_numpy(usual.encoded.x), targets, weights=usual.weights, info=info)
 
 
 def prepare_table(
@@ -102,6 +108,7 @@ def prepare_table(
     separator: str | None = None,
     decimal: str | None = None,
     missing: Sequence[str] | None = None,
+    weights: str | None = None,
     say: Say | None = None,
 ) -> Prepared:
     """Read a table, recognise its columns, split its rows and encode them; see :func:`~tp.tables.fit_table`."""
@@ -112,27 +119,39 @@ def prepare_table(
     asked = None if task is None else Outcome.named(task, among=KINDS.outcomes)
     table = open_table(data, encoding=encoding, separator=separator, decimal=decimal)
     check_target(table.columns, target)
-    for name, argument in [(id, "id"), (group, "group"), *((name, "drop") for name in drop)]:
+    for name, argument in [(id, "id"), (group, "group"), (weights, "weights"), *((name, "drop") for name in drop)]:
         if name is not None:
             check_target(table.columns, name, argument)
-    if target in (id, group, *drop):
-        raise ArgumentError(f"`target` `{target}` must not also be an id, a group or dropped.")
+    if target in (id, group, weights, *drop):
+        raise ArgumentError(f"`target` `{target}` must not also be an id, a group, a weight or dropped.")
     frame, notices = read_rows(table, max_rows, seed, [name for name in (id, group) if name], [target])
     tell.all(notices)
     lines = frame.index.to_numpy(dtype=np.int64) + table.first_row
     frame = frame.reset_index(drop=True)
     if table.dialect is not None:
         frame[target] = settled(frame[target], table.dialect.decimal)
-    words = None if missing is None else tuple(missing)
-    outcome, y, classes = _target(frame[target], target, asked, words, lines, tell)
+    gone = None if missing is None else tuple(missing)
+    outcome, y, classes = _target(frame[target], target, asked, gone, lines, tell)
     kind = KINDS.of(outcome)
     present = ~np.isnan(y)
     if not present.all():
         frame, y, lines = frame[present].reset_index(drop=True), y[present], lines[present]
+    shares = None if weights is None else row_weights(frame[weights], weights, lines)
+    if shares is not None and not shares.all():
+        counted = shares > 0
+        tell(f"{int((~counted).sum()):,} rows of weight 0 (`{weights}`): left out everywhere.")
+        frame, y, lines, shares = frame[counted].reset_index(drop=True), y[counted], lines[counted], shares[counted]
+    if shares is not None:
+        tell(
+            f"`{weights}` says how often each row counts in training (from {shares.min():.4g} to {shares.max():.4g}). "
+            "Promises and scores are about rows as they come, each once; nothing is calibrated, for that would take "
+            "back what the weights did."
+        )
     kind.check_learnable(y, target, outcome.name, classes)
     groups = None if group is None else frame[group]
     leave = {target: "is the target"} | dict.fromkeys(drop, "was dropped")
-    leave |= {name: word for name, word in ((id, "is the identifier"), (group, "is the group")) if name}
+    others = ((id, "is the identifier"), (group, "is the group"), (weights, "says how often rows count"))
+    leave |= {name: word for name, word in others if name}
     copies = None
     if groups is None:
         leave_out = [name for name in leave if name != target] + row_numbers(frame)
@@ -159,6 +178,8 @@ def prepare_table(
     schema = Schema(target, outcome, columns, classes, *units, None, id, group, dropped, limits)
     if count:
         made = _in_folds(frame, y, schema, count, train, tested, seed, groups, copies, tell)
+        if shares is not None:
+            made.train.weights = shares[train]
         return replace(made, numbered=(lines, y))
     if copies is None:
         first, second = halves(held, seed, groups)
@@ -170,7 +191,8 @@ def prepare_table(
     first, second = (np.sort(rng.permutation(rows)[:_GUARD_ROWS]) for rows in (first, second))
     _say_rows(tell, train, held, tested)
     tell.all(kind.remarks(y[train], classes))
-    learned = TablePart(encode(columns, frame.iloc[train], training=True), y[train])
+    own = None if shares is None else shares[train]
+    learned = TablePart(encode(columns, frame.iloc[train], training=True), y[train], own)
     calibration, guard, last = (
         TablePart(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested)
     )
@@ -238,6 +260,20 @@ def _group_words(groups: pd.Series, first: Rows, second: Rows) -> str:
         "they were checked on" + (", too few for the promise to be more than rough." if guards < 20 else ".")
     )
     return words + (" With so few groups, some had to be divided between calibration and check." if shared else "")
+
+
+def row_weights(values: pd.Series, name: str, lines: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How often each row counts: numbers from 0 on."""
+    made = numbers_of(values)
+    bad = np.flatnonzero(~(made >= 0))
+    if len(bad):
+        raise DataError(
+            f"`weights` `{name}` must hold numbers from 0 on, one in each row; got {str(values.iloc[bad[0]])!r} in row "
+            f"{lines[bad[0]]}. Write 0 for rows that are not to count."
+        )
+    if not made.any():
+        raise DataError(f"`weights` `{name}` must not be 0 in all rows: there would be nothing to learn from.")
+    return made
 
 
 def _check_size(y: NDArray[np.float64], name: str) -> None:

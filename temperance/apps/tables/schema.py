@@ -108,7 +108,7 @@ def recognise_outcome(values: pd.Series, name: str, asked: Outcome | None = None
     >>> recognise_outcome(pd.Series(["yes", "no", "yes"]), "spam")
     (Classes(), 'spam: 2 different texts -> classification')
     """
-    kind, _, words = recognise(values, name)
+    kind, _, said = recognise(values, name)
     if kind == "empty":
         raise DataError(f"the target `{name}` is empty.")
     if kind == "date":
@@ -121,7 +121,7 @@ def recognise_outcome(values: pd.Series, name: str, asked: Outcome | None = None
     numbers = numbers_of(values)
     numbers = numbers[~np.isnan(numbers)]
     unique = np.unique(numbers)
-    written = f" ({words[0].removesuffix('.')})" if words and "is written like" in words[0] else ""
+    written = f" ({said[0].removesuffix('.')})" if said and "is written like" in said[0] else ""
     if (unique != np.round(unique)).any():
         return Reals(), f"{name}: {len(unique):,} different numbers -> regression{written}"
     if len(unique) <= _FEW:
@@ -129,7 +129,8 @@ def recognise_outcome(values: pd.Series, name: str, asked: Outcome | None = None
         if len(unique) > 2:
             words += " (if they are amounts: --task regression; if they count events: --task counts)"
         return Classes(), words
-    ratio = numbers.var() / max(numbers.mean(), 1e-12)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = numbers.var() / max(numbers.mean(), 1e-12)
     if unique[0] in (0, 1) and ratio < _DISPERSED:
         return Counts(), (
             f"{name}: whole numbers from {unique[0]:.0f} to {unique[-1]:.0f}, variance {ratio:.2g} times their mean -> "

@@ -178,7 +178,9 @@ def flat(values: Tensor) -> Numbers:
 
 def standard_error(values: Numbers) -> float:
     """Of a mean over rows."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    if len(values) < 2 or not np.isfinite(values).all():
+        return float("nan")
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def joined(mask: NDArray[np.bool_], words: list[str], between: str) -> NDArray[np.object_]:
