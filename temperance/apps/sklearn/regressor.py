@@ -12,7 +12,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty
+from temperance.apps.sklearn.units import as_array, row_weights
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.outcomes import Counts, Outcome, Reals
@@ -124,7 +125,9 @@ class BayesianRegressor(_ValueEstimator):
 
     ``likelihood`` says what the noise is: ``Normal`` with one learned scale for each column of y unless told;
     ``StudentT()`` for outliers, ``HeteroscedasticNormal()`` for noise that depends on x. A given scale is in units of
-    the standardised y. ``calibrate`` is ``"variance"``, or a rule of :mod:`temperance.judge.calibrate`.
+    the standardised y. ``calibrate`` is ``"auto"``, ``"cross"``, ``"variance"``, or a rule of
+    :mod:`temperance.judge.calibrate`. Without it 90 % intervals of networks that fit their training rows closely hold
+    50 to 85 % of new rows where these are few: learned noise is that of rows that were learned from.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (100, 1))
@@ -137,6 +140,7 @@ class BayesianRegressor(_ValueEstimator):
 
     _outcome: Outcome = Reals()
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {"variance": VarianceScale}
+    _cross: ClassVar[CalibrationRule | None] = VarianceScale(per_output=True, trim=0.02)
 
     def __init__(
         self,
@@ -149,7 +153,7 @@ class BayesianRegressor(_ValueEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         standardise: bool = True,
-        calibrate: Any = None,
+        calibrate: Any = "auto",
         validation_fraction: float = 0.1,
         draws: int | None = None,
         random_state: Any = None,

@@ -70,7 +70,9 @@ def _add_compare(subparsers: Any) -> None:
     _table(compare)
     compare.add_argument("--methods", default=None, help="names with commas between (default: six common ones)")
     compare.add_argument("--seeds", type=int, default=1, help="average over so many fits (default: 1)")
-    compare.add_argument("--folds", type=int, default=None, help="as in `temperance fit` (default: by the table's size)")
+    compare.add_argument(
+        "--folds", type=int, default=None, help="as in `temperance fit` (default: by the table's size)"
+    )
     compare.add_argument("--level", type=float, default=0.9, help="of intervals and sets (default: 0.9)")
     compare.add_argument("--out", default=None, help="folder for compare.json and compare.csv")
     compare.add_argument("--overwrite", action="store_true", help="replace a comparison that exists")

@@ -123,9 +123,9 @@ def compare_table(
     the differences and the cost are relative to it. With several ``seeds`` the fits differ, the split does not, and the
     scores of a row are averaged over them: the standard errors are over test rows. ``reading`` are further arguments of
     :func:`fit_table` about the table. What is measured is what :func:`fit_table` does: of a small table the model of
-    all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead); methods
-    that read all rows at each step hold rows back there too. A method that falls back to simpler noise, or cannot be
-    calibrated, has that in its line's ``remarks``.
+    all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead);
+    methods that read all rows at each step hold rows back there too. A method that falls back to simpler noise, or
+    cannot be calibrated, has that in its line's ``remarks``.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")

@@ -18,7 +18,7 @@ from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_r
 from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
 from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.learner import HIDDEN, Learner, known_rows
-from temperance.apps.tables.marginal import joined_predictive, predict_encoded
+from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness, learn_strangeness_in_folds
 from temperance.apps.tables.predictions import check_new_names
 from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, prepare_table
@@ -29,6 +29,7 @@ from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.inference.base import Inference
 from temperance.predict import Predictive
+from temperance.predict.joined import joined_predictive
 from temperance.run.fitted import Fitted
 
 _TEST_ROWS = 10_000

@@ -13,7 +13,9 @@ from temperance.apps.cli import main
 from temperance.apps.sklearn import BayesianRegressor
 from temperance.apps.tables import compare_table, fit_table
 from temperance.apps.tables.copies import copies_of
+from temperance.apps.tables.predictions import check_output, predict_file
 from temperance.apps.tables.prepare import Prepared, prepare_table
+from temperance.apps.tables.reading import open_table
 from temperance.core.errors import ArgumentError, DataError, StoreError
 
 QUICK: dict[str, Any] = {"method": "MAP(lr=1e-2)", "epochs": 3}
@@ -120,9 +122,6 @@ def test_digits_and_intervals_of_numbers_far_from_zero(offset: float, tmp_path: 
     frame["y"] *= 10
     plain, far = (fit_table(frame.assign(y=frame["y"] + by), "y", folds=0, **QUICK) for by in (0.0, offset))
     frame.to_csv(tmp_path / "d.csv", index=False)
-    from temperance.apps.tables.predictions import predict_file
-    from temperance.apps.tables.reading import open_table
-
     predict_file(far, open_table(tmp_path / "d.csv"), tmp_path / "p.csv")
     shown, wanted = pd.read_csv(tmp_path / "p.csv"), plain.predict(frame)
     assert (shown["prediction_low"] < shown["prediction_mean"]).all()
@@ -140,6 +139,4 @@ def test_columns_too_large_to_square_are_named() -> None:
     with pytest.raises(DataError, match=r"target `y` must hold numbers up to 1e\+150"):
         prepare_table(linear().assign(y=lambda f: f["y"] * 1e307), "y")
     with pytest.raises(ArgumentError, match="must be a file"):
-        from temperance.apps.tables.predictions import check_output
-
         check_output("/tmp")

@@ -30,7 +30,7 @@ def test_weights_go_to_training_and_are_no_input(folds: int) -> None:
     made = prepare_table(frame, "y", weights="w", folds=folds)
     assert [column.name for column in made.schema.columns] == ["a", "b"]
     data = made.data(made.train)
-    place = {y: w for y, w in zip(frame["y"], frame["w"], strict=True)}
+    place = dict(zip(frame["y"], frame["w"], strict=True))
     assert data.weights is not None
     assert data.weights.tolist() == [place[y] for y in made.train.y]
     run = fit_table(frame, "y", weights="w", folds=folds, **QUICK)

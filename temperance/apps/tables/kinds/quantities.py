@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,11 +136,7 @@ class RealKind(QuantityKind):
 
     def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
         """No mean is more than ten times the largest number that was learned from."""
-        return (
-            replace(transform, most=float(np.log(y.max()) + np.log(_BEYOND)))
-            if isinstance(transform, Log)
-            else (transform)
-        )
+        return transform.bounded(_BEYOND * float(y.max()))
 
     def transforms(self, y: Numbers) -> tuple[Monotone, ...]:
         """The logarithm of numbers that are all positive, and skewed, and less so after it: by the skewness without the
