@@ -77,10 +77,12 @@ def trimmed(values: Numbers) -> Numbers:
 
 
 def input_limits(known: Numbers) -> tuple[float, float] | None:
-    """Where an input is cut; ``None`` where nothing lies that far outside, or too much for a mistake."""
-    low, high = fences(known, _INPUT)
-    beyond = int((~within(known, (low, high))).sum())
-    return (low, high) if 0 < beyond <= max(1, _FEW * len(known)) else None
+    """Where an input is cut, the ends of what lies inside of far fences; ``None`` where nothing lies outside of them, or
+    too much for a mistake."""
+    inside = within(known, fences(known, _INPUT))
+    if not 0 < int((~inside).sum()) <= max(1, _FEW * len(known)):
+        return None
+    return float(known[inside].min()), float(known[inside].max())
 
 
 def missing_codes(known: Numbers, least: int) -> tuple[float, ...]:
