@@ -248,7 +248,8 @@ def _copy_words(copies: Copies, lines: NDArray[np.int64]) -> str:
     return (
         f"{int(again.sum()):,} of {len(codes):,} rows stand in the table more than once (e.g. rows {pair[0]} and "
         f"{pair[1]} are identical): copies stay on one side of each split, as rows of a --group do, and the promises "
-        f"are as good as {copies.distinct:,} different rows can make them."
+        f"are as good as {copies.distinct:,} different rows can make them. Remove copies that were not measured anew: "
+        "they teach the network to be too sure."
     )
 
 

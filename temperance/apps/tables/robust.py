@@ -77,8 +77,8 @@ def trimmed(values: Numbers) -> Numbers:
 
 
 def input_limits(known: Numbers) -> tuple[float, float] | None:
-    """Where an input is cut, the ends of what lies inside of far fences; ``None`` where nothing lies outside of them, or
-    too much for a mistake."""
+    """Where an input is cut, the ends of what lies inside of far fences; ``None`` where nothing lies outside of them,
+    or too much for a mistake."""
     inside = within(known, fences(known, _INPUT))
     if not 0 < int((~inside).sum()) <= max(1, _FEW * len(known)):
         return None
