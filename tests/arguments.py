@@ -324,7 +324,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),
-    "0": "Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
+    "0": "calibrate.VarianceScale.trim Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
     "1.5": (
         "ContaminatedNormal.factor FanIn.bias RandomBasis.scale decide.NeuralLinear.precision "
         "decide.NormalInverseGamma.precision"
@@ -369,4 +369,5 @@ _LEGAL_OF_ONE = {name: set(labels.split()) for labels, names in LEGAL_OF_ONE.ite
 
 def legal(name: str, argument: str) -> set[str]:
     """The labels of :data:`BAD` that ``name(argument=...)`` may take."""
-    return _LEGAL_OF_ONE.get(f"{name}.{argument}", _LEGAL[argument])
+    own = f"{name}.{argument}"
+    return _LEGAL_OF_ONE[own] if own in _LEGAL_OF_ONE else _LEGAL[argument]

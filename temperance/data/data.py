@@ -303,6 +303,12 @@ class Data:
         """Named tensors to look at: everything in memory, 32 rows of a lazy ``Dataset``."""
         return self._source.probe()
 
+    def probed_weights(self) -> Tensor:
+        """How often the rows of :meth:`probe` count: once each, where there are no weights."""
+        rows = len(dict(self.probe())["y"])
+        weights = torch.ones(self.num_data, dtype=torch.float64) if self.weights is None else self.weights
+        return weights if rows == self.num_data else weights[torch.linspace(0, self.num_data - 1, rows).long()]
+
     def standardise(self, like: DataInfo | None = None) -> Data:
         """Inputs and real targets shifted and scaled to mean 0 and standard deviation 1, column by column (rows with
         weights count so often); the numbers used are kept in ``info``. Test data are standardised like the training

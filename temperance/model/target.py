@@ -286,7 +286,9 @@ class Target:
         """Starting, in what the likelihood learns, where it finds the targets of the (prepared) training data to be."""
         targets = dict(data.probe())["y"]
         made = self.shaped(lambda: first_rows(data).x)
-        return made.starting(made.likelihood.begin(targets))
+        if data.weights is None:
+            return made.starting(made.likelihood.begin(targets))
+        return made.starting(made.likelihood.begin(targets, data.probed_weights().to(targets.device)))
 
     def shaped(self, rows: Callable[[], Inputs]) -> Target:
         """Whose likelihood knows how the network answers such (prepared) ``rows``, a few; itself where it knew, or need

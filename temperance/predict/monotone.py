@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,10 @@ class Monotone(Value, ABC):
         mean = torch.tensordot(share, each, dims=1)
         return mean, torch.tensordot(share, (each - mean).square(), dims=1)
 
+    def bounded(self, most: float) -> Monotone:
+        """The same map, by which no mean is more than ``most``; itself, where means need no bound."""
+        return self
+
     @abstractmethod
     def mean_log_slope(self, base: ValuePredictive) -> Tensor:
         """Σ_d E[log g'(g⁻¹(y_d))] of each row."""
@@ -75,11 +79,22 @@ class Log(Monotone):
     exponential moments (Student's) has no mean here, and is refused. Exponents are cut at ±340, so that nothing
     overflows however far an input lies from the training rows.
 
+    ``most`` bounds log E y of each member. A log-normal mean is made by its upper tail, and where s is large by a part
+    of the tail in which nobody has ever seen a number: exp(s²/2) is then a property of the normal distribution and not
+    of the data. Tables set it to ten times the largest number that was learned from; quantiles, intervals, densities
+    and draws know nothing of it.
+
     >>> Log().inverse(Log().forward(torch.tensor([2.0, 0.0])))
     tensor([2., 0.])
     """
 
+    most: float = _MOST
+
     least = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.most, int | float) or not self.most <= _MOST:
+            raise ArgumentError(f"`most` must be the logarithm of a number, {_MOST:g} or less; got {self.most!r}.")
 
     def forward(self, y: Tensor) -> Tensor:
         """log y."""
@@ -100,8 +115,12 @@ class Log(Monotone):
         if first is None or second is None:
             return super().moments(family, outputs, learned)
         spread = (second - 2 * first).clamp(min=0.0, max=_MOST)
-        mean = first.clamp(max=_MOST)
+        mean = first.clamp(max=self.most)
         return mean.exp(), (2 * mean.clamp(max=_MOST - spread / 2)).exp() * torch.expm1(spread)
+
+    def bounded(self, most: float) -> Log:
+        """See :class:`Monotone`."""
+        return replace(self, most=min(math.log(most), _MOST))
 
     def mean_log_slope(self, base: ValuePredictive) -> Tensor:
         """−E[y] of the base."""

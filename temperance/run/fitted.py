@@ -219,10 +219,12 @@ class Fitted:
         """Write the run to a folder: safetensors and a JSON manifest, all at once or not at all.
 
         What is learned is written, and a digest of what is frozen: to load a run of a subset, bring the same pretrained
-        network.
+        network. A folder that holds more than a run (an estimator, a table, a calibrated model) is not replaced by one
+        that lacks it.
         """
         manifest, parts = self.written()
         with store.held(path):
+            store.check_loses_nothing(path, parts)
             store.write_run(path, manifest, parts)
 
     def written(self) -> tuple[dict[str, Any], Parts]:

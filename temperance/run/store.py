@@ -157,6 +157,23 @@ def write_run(path: str | Path, manifest: Mapping[str, Any], parts: Parts) -> No
     _sweep(folder, draft.named())
 
 
+_PLAIN = frozenset(("target", "history", "method", "posterior", "state"))
+
+
+def check_loses_nothing(path: str | Path, parts: Parts) -> None:
+    """Raise where the run at ``path`` has something beside a run that ``parts`` do not have: an estimator, say."""
+    try:
+        there = open_run(path)
+    except (StoreError, OSError):
+        return
+    lost = sorted(set(there.manifest["parts"]) - _PLAIN - set(parts))
+    if lost:
+        raise StoreError(
+            f"`path` must not hold more than what is saved there: {str(path)!r} holds a saved {lost[0]}, which a plain "
+            "run would replace. Choose another folder, or remove it first. Nothing was changed there."
+        )
+
+
 class _Draft:
     """A run being written: files that nothing names yet, until the manifest does."""
 

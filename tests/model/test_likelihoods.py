@@ -194,3 +194,16 @@ def test_noise_that_is_given_can_be_changed():
         assert other.given_noise is None
     with pytest.raises(NotImplementedError, match="Categorical has no noise of a given scale"):
         tp.Categorical().with_noise(1.0)
+
+
+@pytest.mark.parametrize("likelihood", [tp.Normal(), tp.StudentT(), tp.Normal(num_outputs=2)])
+def test_learned_noise_begins_at_the_spread_of_the_rows_that_count(likelihood):
+    torch.manual_seed(0)
+    y = torch.randn(40, 2)
+    weights = torch.randint(0, 3, (40,)).double()
+    far = torch.where((weights == 0).unsqueeze(1), torch.full_like(y, 1e20), y)
+    found = likelihood.begin(far, weights)
+    wanted = likelihood.begin(y.repeat_interleave(weights.long(), 0))
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name])

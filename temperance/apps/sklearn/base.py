@@ -8,18 +8,19 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from temperance.apps.recipes import DEFAULT_METHOD, default_training, method_named, threads_for, training
 from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
+from temperance.apps.sklearn.cross import LEAST, MOST, in_folds
+from temperance.apps.sklearn.units import check_gaps, check_units, standard, units_of
 from temperance.core.checks import check_count, check_level
-from temperance.core.errors import ArgumentError, DataError, StoreError, TemperanceWarning
+from temperance.core.errors import ArgumentError, StoreError, TemperanceWarning
 from temperance.core.outcomes import Outcome
 from temperance.data.data import Data
 from temperance.inference.base import Inference
@@ -55,7 +56,11 @@ class BayesianEstimator(BaseEstimator):
         prior: over the weights; that of :func:`temperance.apps.recipes.table_target` unless told.
         epochs, batch_size: by the number of rows unless told (:func:`temperance.apps.recipes.training`).
         standardise: shift and scale columns of X (and real targets) to mean 0 and standard deviation 1 for training.
-        calibrate: rescale predictions on held-out rows; see the estimator.
+        calibrate: rescale predictions by what they are worth on rows that were not learned from; see the estimator for
+            the rules. A rule by its name, or a rule, holds rows back for it. ``"cross"`` holds none back: five more
+            models, each trained without a fifth of the rows, say how far off predictions are, and the model of all rows
+            is calibrated by that. ``"auto"``, the default, is ``"cross"`` where nobody asks for a method or a
+            likelihood, of 50 to 2,000 rows without weights, and nothing else; ``None`` is nothing.
         validation_fraction: share of the rows held out for ``calibrate``, and for methods that stop early.
         draws: how many settings of the weights predictions average over, where the posterior leaves a choice.
         random_state: an integer to repeat a fit bit for bit, a ``RandomState``, or ``None`` for a new one each time.
@@ -76,6 +81,7 @@ class BayesianEstimator(BaseEstimator):
 
     _outcome: Outcome
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {}
+    _cross: ClassVar[CalibrationRule | None] = None
     _learned: ClassVar[tuple[str, ...]] = (
         "n_features_in_",
         "feature_names_in_",
@@ -101,7 +107,7 @@ class BayesianEstimator(BaseEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         standardise: bool = True,
-        calibrate: Any = None,
+        calibrate: Any = "auto",
         validation_fraction: float = 0.1,
         draws: int | None = None,
         random_state: Any = None,
@@ -132,10 +138,14 @@ class BayesianEstimator(BaseEstimator):
         likelihood: Likelihood | None,
         weights: np.ndarray | None = None,
     ) -> None:
-        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says."""
+        """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says:
+        those of weight 0 are none at all, in batches, epochs and gaps too."""
         method = self._method()
+        if weights is not None and not weights.all():
+            x, y, weights = x[weights > 0], y[weights > 0], weights[weights > 0]
         rule = self._calibration_rule()
-        if rule is not None and weights is not None:
+        cross = self._cross_rule(len(y), weights)
+        if (rule is not None or self.calibrate == "cross") and weights is not None:
             raise ArgumentError(
                 "`calibrate` must be None where rows have weights: it looks at held-out rows that count once each, and "
                 "would take back what the weights did."
@@ -148,15 +158,15 @@ class BayesianEstimator(BaseEstimator):
         hidden = check_hidden(self.hidden)
         train, held = self._split(y, seed, rule is not None)
         shares = None if weights is None else weights[train]
-        self._x_units = _units(x[train], shares) if self.standardise else None
-        self._fill, self._gaps = _units(x[train], shares)[0], np.flatnonzero(np.isnan(x[train]).any(0))
+        self._x_units = units_of(x[train], shares) if self.standardise else None
+        self._fill, self._gaps = units_of(x[train], shares)[0], np.flatnonzero(np.isnan(x[train]).any(0))
         inputs = x.shape[1] + len(self._gaps)
         blueprint = Blueprint(self._outcome, inputs, outputs, hidden, dtype, seed, check_factory(self.network))
         target = blueprint.target(likelihood, self.prior).to(device)
-        self._y_units = _units(y[train], shares) if self.standardise and self._outcome.has_units else None
+        self._y_units = units_of(y[train], shares) if self.standardise and self._outcome.has_units else None
         self._blueprint = blueprint
         method, epochs, batch_size = self._training(method, len(train))
-        data = Data(self._inputs(x[train]), torch.from_numpy(_standard(y[train], self._y_units)), weights=shares)
+        data = Data(self._inputs(x[train]), torch.from_numpy(standard(y[train], self._y_units)), weights=shares)
         size = batch_size if self.batch_size is None else self.batch_size
         work = int(size) * max((inputs, *hidden)) * method.facts().streams if self.network is None else 2**30
         with warnings.catch_warnings(), threads_for(work):
@@ -174,8 +184,20 @@ class BayesianEstimator(BaseEstimator):
             )
         self.calibrator_ = None
         if rule is not None:
-            known = torch.from_numpy(_standard(y[held], self._y_units))
+            known = torch.from_numpy(standard(y[held], self._y_units))
             self.calibrator_ = rule.fit(self._predict_standard(x[held]), known)
+        elif cross is not None:
+
+            def learn(rows: np.ndarray, state: int) -> BayesianEstimator:
+                made = clone(self).set_params(calibrate=None, random_state=state, verbose=False)
+                made._outcome = self._outcome
+                made._learn(x[rows], y[rows], outputs, likelihood)
+                return made
+
+            def predict(made: BayesianEstimator, rows: np.ndarray) -> tuple[object, Tensor]:
+                return made._predict_standard(x[rows]), torch.from_numpy(standard(y[rows], made._y_units)).to(device)
+
+            self.calibrator_ = in_folds(cross, y, seed, learn, predict)
 
     def _training(self, method: Inference[Any], rows: int) -> tuple[Inference[Any], int, int]:
         """Method, epochs and batch size: those that go well together, where nobody has an opinion on any of them."""
@@ -205,17 +227,24 @@ class BayesianEstimator(BaseEstimator):
 
     def _calibration_rule(self) -> CalibrationRule | None:
         wanted = self.calibrate
-        if wanted is None:
+        if wanted is None or (isinstance(wanted, str) and (wanted == "auto" or (wanted == "cross" and self._cross))):
             return None
         if isinstance(wanted, str) and wanted in self._rules:
             return self._rules[wanted]()
         if self._rules and isinstance(wanted, CalibrationRule):
             return wanted
         known = ", ".join(repr(name) for name in self._rules)
-        raise ArgumentError(
-            f"`calibrate` must be None{', ' + known + ' or a rule of temperance.judge.calibrate' if known else ''} for "
-            f"{type(self).__name__}; got {wanted!r}."
-        )
+        more = f", 'cross', {known} or a rule of temperance.judge.calibrate" if known else ""
+        raise ArgumentError(f"`calibrate` must be 'auto' or None{more} for {type(self).__name__}; got {wanted!r}.")
+
+    def _cross_rule(self, rows: int, weights: np.ndarray | None) -> CalibrationRule | None:
+        """The rule by which folds calibrate, where they do: asked for, or usual and nobody has other wishes."""
+        if not isinstance(self.calibrate, str) or self.calibrate not in ("auto", "cross"):
+            return None
+        usual = self._wants_default() and getattr(self, "likelihood", None) is None and weights is None
+        if self.calibrate == "auto" and not (usual and LEAST <= rows <= MOST):
+            return None
+        return self._cross if rows >= LEAST else None
 
     def _fraction(self) -> float:
         return check_level(self.validation_fraction, "validation_fraction")
@@ -253,7 +282,7 @@ class BayesianEstimator(BaseEstimator):
 
     def _inputs(self, x: np.ndarray) -> Tensor:
         gaps = np.isnan(x)
-        made = _standard(np.where(gaps, self._fill, x) if gaps.any() else x, self._x_units)
+        made = standard(np.where(gaps, self._fill, x) if gaps.any() else x, self._x_units)
         if len(self._gaps):
             made = np.concatenate([made, gaps[:, self._gaps]], axis=1)
         return torch.from_numpy(made.astype(self._blueprint.dtype, copy=False))
@@ -357,9 +386,9 @@ class BayesianEstimator(BaseEstimator):
             if name not in cls._learned:
                 raise ValueError(f"{name!r} is nothing that {cls.__name__} learns")
             setattr(made, name, saving.from_plain(value))
-        _check_gaps(made)
-        _check_units(made._x_units, made._blueprint.inputs - len(made._gaps))
-        _check_units(made._y_units, made._blueprint.outputs)
+        check_gaps(made)
+        check_units(made._x_units, made._blueprint.inputs - len(made._gaps))
+        check_units(made._y_units, made._blueprint.outputs)
         return made
 
     @classmethod
@@ -377,53 +406,3 @@ class BayesianEstimator(BaseEstimator):
         made = run.read(lambda: cls._rebuilt(kept, network), "the estimator")
         made.fitted_ = saving.fitted_in(run, made._blueprint, made._device_here())
         return made
-
-
-def _units(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale of each column, over what is not missing; scale 1 for columns that do not vary."""
-    with np.errstate(invalid="ignore"):  # a column that is missing everywhere
-        scaler = StandardScaler().fit(values, sample_weight=weights)
-    mean, scale = (np.asarray(part, dtype=np.float64) for part in (scaler.mean_, scaler.scale_))
-    return np.nan_to_num(mean), np.where(np.isnan(scale), 1.0, scale)
-
-
-def _check_gaps(made: BayesianEstimator) -> None:
-    """Which columns had missing values, and what they are filled with, read from a file."""
-    gaps, fill = getattr(made, "_gaps", None), getattr(made, "_fill", None)
-    if not isinstance(gaps, np.ndarray) or gaps.ndim != 1 or not np.issubdtype(gaps.dtype, np.integer):
-        raise ValueError("its columns with missing values must be whole numbers")
-    columns = made._blueprint.inputs - len(gaps)
-    if not isinstance(fill, np.ndarray) or fill.shape != (columns,) or bool(((gaps < 0) | (gaps >= columns)).any()):
-        raise ValueError(f"what missing values become must be a number for each of {columns} columns")
-
-
-def _check_units(units: Any, columns: int) -> None:
-    """What :func:`_units` gave once, read from a file."""
-    if units is None:
-        return
-    good = isinstance(units, tuple) and len(units) == 2
-    if not good or not all(isinstance(part, np.ndarray) and part.shape == (columns,) for part in units):
-        raise ValueError(f"its units must be a mean and a scale for each of {columns} columns")
-    if not all(part.dtype == np.float64 and np.isfinite(part).all() for part in units) or not (units[1] > 0).all():
-        raise ValueError("its units must be finite, and scales positive")
-
-
-def _standard(values: np.ndarray, units: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """Columns shifted and scaled, in float64; a copy without ``units``."""
-    return np.array(values) if units is None else (values.astype(np.float64) - units[0]) / units[1]
-
-
-def row_weights(sample_weight: Any, x: np.ndarray) -> np.ndarray | None:
-    """Numbers from 0 on, one a row; ``None`` where there are none."""
-    if sample_weight is None:
-        return None
-    made: np.ndarray = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    if not made.sum() > 0:
-        raise DataError("`sample_weight` must not be zero for all rows: there would be nothing to learn from.")
-    return made
-
-
-def as_array(value: Tensor) -> np.ndarray:
-    """Numbers for scikit-learn."""
-    made: np.ndarray = value.detach().cpu().numpy()
-    return made

@@ -11,7 +11,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty
+from temperance.apps.sklearn.units import as_array, row_weights
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Categories, Classes, Labels, Outcome
 from temperance.judge.calibrate import CalibrationRule, Isotonic, Temperature, Vector
@@ -22,14 +23,15 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
     """A Bayesian neural network for two or more classes, or for several yes/no labels (a y of zeros and ones with a
     column for each); settings are those of :class:`BayesianEstimator`.
 
-    ``calibrate`` is ``"temperature"``, ``"vector"``, ``"isotonic"``, or a rule of :mod:`temperance.judge.calibrate`.
+    ``calibrate`` is ``"auto"``, ``"cross"``, ``"temperature"``, ``"vector"``, ``"isotonic"``, or a rule of
+    :mod:`temperance.judge.calibrate`.
     ``classes_`` holds the labels in the order of the columns of ``predict_proba``; of yes/no labels their numbers, and
     ``predict_proba`` has the probability that each is true. ``class_weight`` is a dict of how often rows of each label
     count, or ``"balanced"``, which gives all labels the same share: probabilities are then those of such data, not of
     data as they come.
 
-    On small tables the usual prior makes probabilities timid: compare ``prior=GaussianPrior(1.0)`` and
-    ``calibrate="temperature"`` by ``log_score`` on your own data.
+    On small tables the usual prior makes probabilities timid, and noisy labels make them too sure; a temperature found
+    in folds, the default, mends both. Compare ``prior=GaussianPrior(1.0)`` by ``log_score`` on your own data.
 
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
@@ -46,6 +48,7 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
         "vector": Vector,
         "isotonic": Isotonic,
     }
+    _cross: ClassVar[CalibrationRule | None] = Temperature()
     classes_: np.ndarray
 
     def __init__(
@@ -59,7 +62,7 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
         batch_size: int | None = None,
         standardise: bool = True,
         class_weight: Any = None,
-        calibrate: Any = None,
+        calibrate: Any = "auto",
         validation_fraction: float = 0.1,
         draws: int | None = None,
         random_state: Any = None,

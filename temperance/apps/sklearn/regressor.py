@@ -12,7 +12,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty, as_array, row_weights
+from temperance.apps.sklearn.base import _DTYPES, BayesianEstimator, Uncertainty
+from temperance.apps.sklearn.units import as_array, row_weights
 from temperance.core.checks import check_count
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.outcomes import Counts, Outcome, Reals
@@ -58,7 +59,8 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
     def _learn_values(self, x: np.ndarray, given: np.ndarray, weights: np.ndarray | None) -> None:
         self._flat = given.ndim == 1
         targets = given.reshape(len(given), -1).astype(np.float64)
-        if self._outcome.has_units and bool((targets == targets[0]).all(0).any()):
+        counted = targets if weights is None else targets[weights > 0]
+        if self._outcome.has_units and bool((counted == counted[0]).all(0).any()):
             warnings.warn(
                 "targets that do not vary leave nothing to learn but a noise near zero.",
                 TemperanceWarning,
@@ -123,7 +125,9 @@ class BayesianRegressor(_ValueEstimator):
 
     ``likelihood`` says what the noise is: ``Normal`` with one learned scale for each column of y unless told;
     ``StudentT()`` for outliers, ``HeteroscedasticNormal()`` for noise that depends on x. A given scale is in units of
-    the standardised y. ``calibrate`` is ``"variance"``, or a rule of :mod:`temperance.judge.calibrate`.
+    the standardised y. ``calibrate`` is ``"auto"``, ``"cross"``, ``"variance"``, or a rule of
+    :mod:`temperance.judge.calibrate`. Without it 90 % intervals of networks that fit their training rows closely hold
+    50 to 85 % of new rows where these are few: learned noise is that of rows that were learned from.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (100, 1))
@@ -136,6 +140,7 @@ class BayesianRegressor(_ValueEstimator):
 
     _outcome: Outcome = Reals()
     _rules: ClassVar[dict[str, type[CalibrationRule]]] = {"variance": VarianceScale}
+    _cross: ClassVar[CalibrationRule | None] = VarianceScale(per_output=True, trim=0.02)
 
     def __init__(
         self,
@@ -148,7 +153,7 @@ class BayesianRegressor(_ValueEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         standardise: bool = True,
-        calibrate: Any = None,
+        calibrate: Any = "auto",
         validation_fraction: float = 0.1,
         draws: int | None = None,
         random_state: Any = None,

@@ -56,6 +56,7 @@ def save_run(path: str | Path, fitted: Fitted, extras: dict[str, Any]) -> None:
     """Write a fit and what the estimator adds to a folder."""
     manifest, parts = parts_of(fitted, extras)
     with store.held(path):
+        store.check_loses_nothing(path, parts)
         store.write_run(path, manifest, parts)
 
 

@@ -18,7 +18,8 @@ from temperance.run import store
 
 LIST = "files.json"
 _FORMAT = 1
-_NAMES = re.compile(r"table\.json|checkpoint(-again)*|model-[0-9a-f]{12}|test-[0-9a-f]{12}\.csv")
+COMPARISON = ("compare.json", "compare.csv")
+_NAMES = re.compile(r"table\.json|compare\.(?:json|csv)|checkpoint(-again)*|model-[0-9a-f]{12}|test-[0-9a-f]{12}\.csv")
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Claim:
             return cls(folder)
         shown = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
         raise StoreError(
-            f"`out` must be a new or empty folder, or a run of a table; {str(folder)!r} holds other files, which no "
+            f"`out` must be a new or empty folder, or one of ours; {str(folder)!r} holds other files, which no "
             f"run of ours lists: {shown}. Choose another folder; nothing was changed there."
         )
 
@@ -55,6 +56,21 @@ class Claim:
         (True, False, False)
         """
         return _NAMES.fullmatch(name) is not None
+
+    @staticmethod
+    def owns(path: Path) -> Path | None:
+        """The folder of ours in which ``path`` is a file of ours, or inside one; ``None`` where there is none."""
+        real = path.resolve()
+        for folder in real.parents:
+            if (folder / LIST).is_file():
+                name = real.relative_to(folder).parts[0]
+                try:
+                    names = _listed(folder)
+                except CorruptRunError:
+                    names = [name]
+                if name == LIST or name in (names or []):
+                    return folder
+        return None
 
     def holds(self, name: str) -> bool:
         """Whether a file or folder of ours with this name is there."""

@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from temperance.apps.tables.formats import format_of, written_number, written_numbers
+from temperance.apps.tables.robust import LARGEST, input_limits, missing_codes
 from temperance.core.encoding import Value
+from temperance.core.errors import DataError
 
 IMPUTATIONS = 32
 """How many values stand for one that is unknown: equally many of each part of the training distribution."""
@@ -28,7 +31,8 @@ _DATE_PARTS = ("day", "year cos", "year sin", "week cos", "week sin", "hour cos"
 @dataclass(frozen=True, eq=False)
 class NumberColumn(Value):
     """A column of numbers: standardised; a missing one becomes the median, and where enough were missing in training a
-    second feature says so. ``quantiles`` stand for an unknown value where missing ones could not be learned."""
+    second feature says so. ``quantiles`` stand for an unknown value where missing ones could not be learned. Numbers
+    in ``codes`` (−9999) mean missing; what lies outside ``cut`` counts as its nearer end."""
 
     name: str
     mean: float
@@ -38,6 +42,8 @@ class NumberColumn(Value):
     high: float
     missing: bool
     quantiles: tuple[float, ...]
+    codes: tuple[float, ...] = ()
+    cut: tuple[float, float] | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -101,7 +107,7 @@ def numbers_of(values: pd.Series) -> NDArray[np.float64]:
         made = values.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         text = values.astype(object) if isinstance(values.dtype, pd.CategoricalDtype) else values
-        made = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        made = written_numbers(text)
     return made if np.isfinite(made).all() else np.where(np.isfinite(made), made, np.nan)
 
 
@@ -176,16 +182,24 @@ def recognise(values: pd.Series, name: str) -> tuple[str, str, list[str]]:
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
         return "date", "ISO8601", []
     text = present.astype(str)
-    numeric = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    numeric = written_numbers(text)
     bad = int(np.isnan(numeric).sum())
     if bad < len(text):
+        example, alike = format_of(text)
+        if not alike and 1 - bad / len(text) >= _NUMBER_SHARE:
+            words = (
+                f"`{name}` holds numbers in several units, e.g. {example!r}: treated as categories. Write plain "
+                "numbers of one unit."
+            )
+            return "category", "", [words]
         if bad == 0 or 1 - bad / len(text) >= _NUMBER_SHARE:
+            written = [f"`{name}` is written like {example!r}: read as the number {written_number(example):.10g}."]
             if not bad:
-                return "number", "", []
+                return "number", "", written if example else []
             example = str(text[np.isnan(numeric)].iloc[0])
             verb = "is not a number" if bad == 1 else "are not numbers"
             words = f"{bad:,} of {len(text):,} values of `{name}` {verb}, e.g. {example[:30]!r}: treated as missing."
-            return "number", "", [words]
+            return "number", "", [*(written if format_of(text)[0] else []), words]
         good = len(text) - bad
         if good / len(text) >= 0.1:
             example = str(text[np.isnan(numeric)].iloc[0])
@@ -196,7 +210,17 @@ def recognise(values: pd.Series, name: str) -> tuple[str, str, list[str]]:
             return "category", "", [words]
     form = _date_format(text)
     if form:
-        return "date", form, [f"`{name}` holds dates, read as {form.replace('%', '')}."]
+        words = f"`{name}` holds dates, read as {form.replace('%', '')}."
+        other = form.replace("%m/%d", "%d/%m")
+        if (
+            other != form
+            and pd.to_datetime(text, format=other, errors="coerce", utc=True).notna().mean() >= _DATE_SHARE
+        ):
+            words = (
+                f"`{name}` holds dates that can be read as month/day or as day/month, e.g. {text.iloc[0]!r}: read as "
+                f"{form.replace('%', '')}. If the day comes first, write them as 2021-12-31."
+            )
+        return "date", form, [words]
     return "category", "", []
 
 
@@ -218,17 +242,48 @@ def enough(rows: int) -> int:
 
 
 def learn_number(name: str, values: NDArray[np.float64]) -> NumberColumn | None:
-    """What a column of numbers needs; ``None`` where nothing varies."""
+    """What a column of numbers needs; ``None`` where nothing varies. No few rows decide its scale: a code for missing
+    values is one of these, and a number far outside is cut (:mod:`temperance.apps.tables.robust`)."""
     known = values[~np.isnan(values)]
+    codes = missing_codes(known, enough(len(values))) if len(known) else ()
+    known = known[~np.isin(known, codes)]
     absent = len(values) - len(known)
     marked = absent >= enough(len(values))
     if not len(known) or (known.min() == known.max() and not marked):
         return None
+    cut = input_limits(known)
+    if cut is not None:
+        known = np.clip(known, *cut)
+    if max(-known.min(), known.max()) > LARGEST:
+        raise DataError(
+            f"`{name}` must hold numbers up to {LARGEST:g} in size, whose squares are still numbers; got "
+            f"{known[np.abs(known).argmax()]:.4g}. Divide the column, or leave it out: --drop {name!r}."
+        )
     centre, spread = float(known.mean()), float(known.std())
     return NumberColumn(
         name, centre, spread if spread > 0 else 1.0, float(np.median(known)), float(known.min()), float(known.max()),
-        marked, _quantiles(known),
+        marked, _quantiles(known), codes, cut,
     )  # fmt: skip
+
+
+def number_remarks(column: NumberColumn, values: NDArray[np.float64]) -> list[str]:
+    """What there is to say of the numbers that a column was learned from."""
+    made = []
+    for code in column.codes:
+        count = int((values == code).sum())
+        made.append(
+            f"`{column.name}` is {code:g} in {count:,} rows and otherwise between {column.low:g} and {column.high:g}: "
+            f"{code:g} is taken for missing, of which the network is told."
+        )
+    if column.cut is not None:
+        known = values[~np.isnan(values) & ~np.isin(values, column.codes)]
+        far = known[(known < column.cut[0]) | (known > column.cut[1])]
+        inside = known[(known >= column.cut[0]) & (known <= column.cut[1])]
+        made.append(
+            f"`{column.name}` has {len(far):,} value{'s' * (len(far) > 1)} far from the others, e.g. {far[0]:g} (they "
+            f"lie between {inside.min():g} and {inside.max():g}): cut at {column.cut[int(far[0] > 0)]:.4g}."
+        )
+    return made
 
 
 def learn_date(name: str, days: NDArray[np.float64], form: str) -> DateColumn | None:

@@ -20,7 +20,7 @@ def add_commands(subparsers: Any) -> None:
     predict = subparsers.add_parser("predict", help="predictions of a run for the rows of a file")
     predict.add_argument("run_folder", metavar="RUN", help="a folder that `temperance fit` made")
     predict.add_argument("data", help="a .csv, .csv.gz or .parquet with the columns of the training table")
-    predict.add_argument("-o", "--out", required=True, help="the file to write: .csv, .csv.gz or .parquet")
+    predict.add_argument("-o", "--out", required=True, help="the file to write: .csv, .csv.gz, .tsv or .parquet")
     predict.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     _promises(predict, None, None)
     _dialect(predict)
@@ -70,6 +70,9 @@ def _add_compare(subparsers: Any) -> None:
     _table(compare)
     compare.add_argument("--methods", default=None, help="names with commas between (default: six common ones)")
     compare.add_argument("--seeds", type=int, default=1, help="average over so many fits (default: 1)")
+    compare.add_argument(
+        "--folds", type=int, default=None, help="as in `temperance fit` (default: by the table's size)"
+    )
     compare.add_argument("--level", type=float, default=0.9, help="of intervals and sets (default: 0.9)")
     compare.add_argument("--out", default=None, help="folder for compare.json and compare.csv")
     compare.add_argument("--overwrite", action="store_true", help="replace a comparison that exists")
@@ -88,6 +91,12 @@ def _table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", type=_text, default=None, help="a column whose values are never divided by the split"
     )
+    parser.add_argument(
+        "--missing", type=_text, default=None,
+        help="words that mean that a class is not known, with commas between; '' for none (default: NA, None and the "
+        "like, where they are few)",
+    )  # fmt: skip
+    parser.add_argument("--weights", type=_text, default=None, help="a column that says how often each row counts")
     parser.add_argument("--id", type=_text, default=None, help="a column that names the rows: not an input")
     parser.add_argument("--max-rows", type=int, default=None, help="use a random sample of so many (default: 500000)")
     _dialect(parser)
@@ -128,8 +137,10 @@ def _reading(options: argparse.Namespace) -> dict[str, Any]:
 def _table_arguments(options: argparse.Namespace) -> dict[str, Any]:
     drop = [name.strip() for name in options.drop.split(",") if name.strip()]
     limit = {} if options.max_rows is None else {"max_rows": options.max_rows}
-    names = ("task", "group", "id", "test", "validation")
-    return {**{name: getattr(options, name) for name in names}, **_reading(options), **limit, "drop": drop}
+    names = ("task", "group", "id", "test", "validation", "weights")
+    missing = None if options.missing is None else [w.strip() for w in options.missing.split(",") if w.strip()]
+    made = {name: getattr(options, name) for name in names}
+    return {**made, **_reading(options), **limit, "drop": drop, "missing": missing}
 
 
 def _say(words: str) -> None:
@@ -150,7 +161,8 @@ def _fit(options: argparse.Namespace) -> int:
         )  # fmt: skip
     except KeyboardInterrupt:
         if (Path(options.out) / "checkpoint").is_dir():
-            print("interrupted: the same command with --resume goes on where it stopped.", file=sys.stderr)
+            print("temperance: interrupted; the same command with --resume goes on where it stopped.", file=sys.stderr)
+            return 130
         raise
     if len(run.test_frame):
         show_evaluation(run.evaluate(), run)
@@ -215,7 +227,8 @@ def _compare(options: argparse.Namespace) -> int:
     methods = split_methods(options.methods) if options.methods else list(DEFAULT_METHODS)
     found = compare_table(
         options.data, options.target, methods, seeds=options.seeds, seed=options.seed, epochs=options.epochs,
-        level=options.level, out=options.out, overwrite=options.overwrite, say=_say, **_table_arguments(options),
+        level=options.level, out=options.out, overwrite=options.overwrite, say=_say, folds=options.folds,
+        **_table_arguments(options),
     )  # fmt: skip
     show_comparison(found)
     if options.out:
@@ -226,11 +239,18 @@ def _compare(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from temperance.apps.tables.folder import load_table_run
     from temperance.apps.tables.reading import open_table
+    from temperance.core.errors import ArgumentError
 
     run = load_table_run(options.run_folder)
     out = options.out or options.run_folder.rstrip("/") + "-report"
     data = None if options.test is None else open_table(options.test, **_reading(options))
-    print(f"the page is {run.report(out, data, overwrite=options.overwrite)}")
+    try:
+        page = run.report(out, data, overwrite=options.overwrite)
+    except ArgumentError as error:  # in the words of the command line
+        raise ArgumentError(
+            str(error).replace("`path`", "`--out`").replace("pass overwrite=True", "--overwrite")
+        ) from None
+    print(f"the page is {page}")
     return 0
 
 

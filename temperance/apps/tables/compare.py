@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temperance.apps.recipes import method_named, training
+from temperance.apps.tables.claim import COMPARISON, Claim
 from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.predictions import escaped
@@ -29,6 +30,7 @@ REFERENCE = "map"
 DEFAULT_METHODS = ("map", "ensemble", "laplace", "swag", "vi", "sghmc")
 HIGHER = frozenset({"accuracy"})
 """Scores of which more is better."""
+_FALLBACKS = ("noise of one size", "not calibrated")
 
 
 @dataclass
@@ -44,6 +46,7 @@ class MethodScores:
     gradients: float = math.nan
     time: float = math.nan
     seconds: float = math.nan
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -71,11 +74,12 @@ class Comparison:
             return math.nan
         return max(values) if score in HIGHER else min(values)
 
-    def save(self, folder: str | Path) -> None:
-        """Write ``compare.json`` and ``compare.csv``."""
-        path = Path(folder)
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write ``compare.json`` and ``compare.csv`` to a folder that is new, empty or one of ours: what somebody else
+        put there is never replaced, and an earlier comparison only with ``overwrite``."""
+        path = check_comparison(folder, overwrite)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            Claim.of(path).add(*COMPARISON)
             text = json.dumps(_finite(plain_fields(self)), indent=1, ensure_ascii=False)
             files.write_text(path / "compare.json", text)
             with (
@@ -118,8 +122,10 @@ def compare_table(
     A method that fails has its error in its line and does not stop the others. MAP is added where it is not named, for
     the differences and the cost are relative to it. With several ``seeds`` the fits differ, the split does not, and the
     scores of a row are averaged over them: the standard errors are over test rows. ``reading`` are further arguments of
-    :func:`fit_table` about the table. Small tables hold rows back too (``folds=0``), unlike in :func:`fit_table`: what
-    is compared is the methods, and one fit of each tells enough.
+    :func:`fit_table` about the table. What is measured is what :func:`fit_table` does: of a small table the model of
+    all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead);
+    methods that read all rows at each step hold rows back there too. A method that falls back to simpler noise, or
+    cannot be calibrated, has that in its line's ``remarks``.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")
@@ -132,9 +138,12 @@ def compare_table(
         raise ArgumentError("`methods` must name at least one method.")
     if REFERENCE not in named:
         named = {REFERENCE: method_named(REFERENCE), **named}
-    if out is not None and (Path(out) / "compare.json").exists() and not overwrite:
-        raise StoreError(f"`out` {str(out)!r} holds a comparison; choose another folder, or --overwrite it.")
-    prepared = prepare_table(data, target, seed=seed, say=say, **{"folds": 0, **reading})
+    if out is not None:
+        check_comparison(out, overwrite)
+    prepared = prepare_table(data, target, seed=seed, say=say, **reading)
+    back = prepared
+    if prepared.folds is not None and any(m.facts().reads == "full" for m in named.values()):
+        back = prepare_table(data, target, seed=seed, **{**reading, "folds": 0})
     if not len(prepared.test):
         raise ArgumentError("`test` must be above 0: methods are compared on test rows.")
     order = sorted(named, key=lambda name: name != REFERENCE)
@@ -143,9 +152,12 @@ def compare_table(
     for name in order:
         if say is not None:
             say(f"{name}: {type(named[name]).__name__}")
-        made[name], found = _one(name, named[name], prepared, seed, seeds, epochs, level, error_rate, progress, say)
+        own = back if named[name].facts().reads == "full" else prepared
+        made[name], found = _one(name, named[name], own, seed, seeds, epochs, level, error_rate, progress, say)
         if found is not None:
             rows[name] = found
+        if not made[name].ok and say is not None:
+            say(f"{name} failed: {made[name].error}")
     base, kind = made[REFERENCE], kind_of(prepared.schema)
     gradients, seconds = base.gradients, max(base.seconds, 1e-9)
     for name, line in made.items():
@@ -159,8 +171,21 @@ def compare_table(
         kind.baseline_scores(baseline_of(prepared).numpy(), prepared.test.y), prepared.notices,
     )  # fmt: skip
     if out is not None:
-        comparison.save(out)
+        comparison.save(out, overwrite=True)
     return comparison
+
+
+def check_comparison(out: str | Path, overwrite: bool) -> Path:
+    """The folder, if a comparison may be written there."""
+    claim = Claim.of(out)
+    if any(claim.holds(name) for name in COMPARISON) and not overwrite:
+        raise StoreError(f"`out` {str(out)!r} holds a comparison; choose another folder, or --overwrite it.")
+    foreign = [name for name in COMPARISON if name not in claim.names and (claim.folder / name).exists()]
+    if foreign:
+        raise StoreError(
+            f"`out` {str(out)!r} holds {foreign[0]}, which is none of ours; choose another folder. Nothing was changed."
+        )
+    return claim.folder
 
 
 def _one(
@@ -182,6 +207,7 @@ def _one(
                 prepared, method, seed=seed + k, epochs=epochs, level=level, error_rate=error_rate, progress=progress,
                 say=say,
             )  # fmt: skip
+            line.remarks += [w for w in run.notices if w.startswith(_FALLBACKS) and w not in line.remarks]
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
             found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
             batch = (

@@ -57,6 +57,11 @@ class Encoded:
         """The rows with a value that is unknown."""
         return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *self.unknown.values()]))
 
+    def some(self, rows: Rows) -> Encoded:
+        """Some of the rows, in this order, without their flags."""
+        unknown = {k: np.flatnonzero(np.isin(rows, at)) for k, at in self.unknown.items()}
+        return Encoded(self.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, self._columns)
+
     def imputed(self, rows: Rows) -> NDArray[np.float32]:
         """len(rows) × IMPUTATIONS × features: ``rows`` with each of the values that may stand for unknown ones."""
         made = np.repeat(self.x[rows][:, None, :], IMPUTATIONS, axis=1)
@@ -99,10 +104,12 @@ def _encode_number(
     column: NumberColumn | DateColumn, values: pd.Series, part: NDArray[np.float32], made: Encoded, place: int
 ) -> None:
     number = numbers_of(values) if isinstance(column, NumberColumn) else dates_of(values, column.format)
+    coded = np.isin(number, column.codes) if isinstance(column, NumberColumn) else np.zeros(len(number), dtype=bool)
+    number = np.where(coded, np.nan, number)
     absent = np.isnan(number)
     if absent.any():
         rows = np.flatnonzero(absent)
-        unread = rows[~_is_missing(values.iloc[rows])]
+        unread = rows[~_is_missing(values.iloc[rows]) & ~coded[rows]]
         gone = np.zeros(0, dtype=np.int64) if column.missing else np.setdiff1d(rows, unread)
         if column.missing:
             part[rows, -1] = 1.0
@@ -131,7 +138,7 @@ def _is_missing(values: pd.Series) -> NDArray[np.bool_]:
 
 def _standardised(column: NumberColumn | DateColumn, number: NDArray[np.float64]) -> NDArray[np.float64]:
     if isinstance(column, NumberColumn):
-        made = (number - column.mean) / column.scale
+        made = ((number if column.cut is None else np.clip(number, *column.cut)) - column.mean) / column.scale
         return np.clip(made, -_FAR, _FAR)[:, None]
     parts = date_parts(number, column.parts)
     return np.clip((parts - np.array(column.mean)) / np.array(column.scale), -_FAR, _FAR)

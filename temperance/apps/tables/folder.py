@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temperance.apps.recipes import table_target
-from temperance.apps.tables.claim import Claim
+from temperance.apps.tables.claim import COMPARISON, Claim
+from temperance.apps.tables.formats import NOTHING
 from temperance.apps.tables.run import TableRun, TableState
 from temperance.core import files, sealed
 from temperance.core.checks import check_path
@@ -68,7 +69,7 @@ def _tidy(claim: Claim) -> None:
     with contextlib.suppress(OSError):  # of errors of ours too: whether the run can be read is not asked here
         about = _about(claim.folder)
         claim.tidy()  # while the names of a killed save are still in the list
-        claim.remove(name for name in claim.names if name not in (about["model"], about["test"], TABLE))
+        claim.remove(name for name in claim.names if name not in (about["model"], about["test"], TABLE, *COMPARISON))
 
 
 def claim_for_fit(folder: Path) -> Path:
@@ -104,7 +105,7 @@ def save_table_run(run: TableRun, path: str | Path, *, overwrite: bool = False) 
             raise
         raise StoreError(f"the run could not be written to {str(folder)!r}: {error}.") from error
     claim.tidy()  # while the names of a killed save are still in the list
-    claim.remove(name for name in claim.names if name not in (model, test, TABLE))
+    claim.remove(name for name in claim.names if name not in (model, test, TABLE, *COMPARISON))
 
 
 def load_table_run(path: str | Path) -> TableRun:
@@ -128,8 +129,9 @@ def load_table_run(path: str | Path) -> TableRun:
         target = table_target(
             schema.outcome, schema.inputs, schema.outputs, hidden=state.hidden, likelihood=state.likelihood
         )
-        text = [*schema.text_columns, schema.id, schema.group]
-    return TableRun(state, fitted_of(saved, target.network), _test_rows(folder, about, text), list(about["notices"]))
+        text = [*schema.text_columns, schema.id, schema.group, *schema.verbatim]
+    rows = _test_rows(folder, about, text, schema.verbatim)
+    return TableRun(state, fitted_of(saved, target.network), rows, list(about["notices"]))
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -153,7 +155,7 @@ def _about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _test_rows(folder: Path, about: dict[str, Any], text: list[str | None]) -> pd.DataFrame:
+def _test_rows(folder: Path, about: dict[str, Any], text: list[str | None], verbatim: list[str]) -> pd.DataFrame:
     """The test rows as they were saved; none where the user has removed them."""
     import pandas as pd
 
@@ -166,7 +168,9 @@ def _test_rows(folder: Path, about: dict[str, Any], text: list[str | None]) -> p
         names = pd.read_csv(file, nrows=0).columns
     except pd.errors.EmptyDataError:  # a run without test rows
         return pd.DataFrame()
-    return pd.read_csv(file, dtype={name: str for name in text if name in names}, low_memory=False)
+    nothing = {name: [""] if name in verbatim else sorted(NOTHING) for name in names}
+    kinds = {name: str for name in text if name in names}
+    return pd.read_csv(file, dtype=kinds, low_memory=False, na_values=nothing, keep_default_na=False)
 
 
 def _major(version: str) -> int:

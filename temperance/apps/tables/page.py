@@ -25,7 +25,8 @@ def report_table(run: TableRun, path: str | Path, table: TableFile, *, overwrite
     """Write the page of a run on rows with known answers (at most 10,000); returns the path of its ``index.html``."""
     from temperance.show.report import write_report
 
-    frame = next((chunk.frame for chunk in table.chunks(_ROWS, text=run.schema.text_columns)), pd.DataFrame())
+    chunks = table.chunks(_ROWS, text=run.schema.text_columns, verbatim=run.schema.verbatim)
+    frame = next((chunk.frame for chunk in chunks), pd.DataFrame())
     if not len(frame):
         raise DataError(f"{table.name} has a header and no rows.")
     y, _ = run.truth(frame)

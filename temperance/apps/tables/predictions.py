@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from temperance.apps.tables.claim import Claim
 from temperance.apps.tables.dialect import Dialect
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.kinds import joined, kind_of
@@ -26,6 +28,7 @@ from temperance.core.errors import ArgumentError, DataError, StoreError
 _OPEN_ROWS = 512  # rows with unknown values at once: each stands for many
 _OUTPUTS = 2**24  # draws × rows × outputs of a chunk, which are then kept between statistics
 _NUMBER = re.compile(r"[+-](\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
+_ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
 STRANGE = "unlike the training rows"
 
 
@@ -54,7 +57,7 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
         parts = [(plain, Encoded(encoded.x[plain]))] if len(plain) else []
         for start in range(0, len(unsure), _OPEN_ROWS):
             rows = unsure[start : start + _OPEN_ROWS]
-            parts.append((rows, _some(encoded, rows)))
+            parts.append((rows, encoded.some(rows)))
         made = {}
         for rows, part in parts:
             for name, values in _columns_of(run, part).items():
@@ -65,11 +68,6 @@ def prediction_columns(run: TableRun, frame: pd.DataFrame) -> dict[str, NDArray[
     made["ask_a_human"] = np.where(ask, "yes", "no").astype(object)
     made["flags"] = _flag_texts(run, encoded, strange)
     return made
-
-
-def _some(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
-    unknown = {k: np.flatnonzero(np.isin(rows, at)) for k, at in encoded.unknown.items()}
-    return Encoded(encoded.x[rows], [], {k: at for k, at in unknown.items() if len(at)}, encoded._columns)
 
 
 def _columns_of(run: TableRun, encoded: Encoded) -> dict[str, NDArray[Any]]:
@@ -105,6 +103,23 @@ def _flag_texts(run: TableRun, encoded: Encoded, strange: NDArray[np.bool_]) -> 
     return made
 
 
+def check_output(out: str | Path) -> Path:
+    """A file that predictions may be written to, whether it exists or not."""
+    path = Path(out)
+    if path.is_dir():
+        raise ArgumentError(
+            f"`out` must be a file, such as {str(path / 'predictions.csv')!r}; {str(path)!r} is a folder."
+        )
+    if not path.name.lower().endswith(_ENDINGS):
+        raise ArgumentError(f"`out` must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}; got {path.name!r}.")
+    owner = Claim.owns(path)
+    if owner is not None:
+        raise StoreError(
+            f"`out` {str(path)!r} is a file of the run in {str(owner)!r}, which would be damaged: choose another name."
+        )
+    return path
+
+
 def predict_file(
     run: TableRun,
     table: TableFile,
@@ -113,15 +128,15 @@ def predict_file(
     overwrite: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the rows of ``table`` with predictions beside them to ``out`` (``.csv``, ``.csv.gz`` or ``.parquet``), in
-    the memory of one chunk; returns how many rows asked for a human.
+    """Write the rows of ``table`` with predictions beside them to ``out`` (``.csv``, ``.csv.gz``, ``.tsv`` or
+    ``.parquet``), in the memory of one chunk; returns how many rows asked for a human.
 
     What was read from a CSV is written as it was, letter for letter. In the columns that are added, text that a
     spreadsheet would take for a formula (a class called ``=1+1``, say) gets an apostrophe before it, see
     :func:`escaped`: a label that came from somebody else's table is not to run in the reader's. The file appears when
     it is whole.
     """
-    path = Path(out)
+    path = check_output(out)
     if path.exists() and not overwrite:
         raise StoreError(f"`out` {str(path)!r} exists; choose another name, or --overwrite it.")
     if not path.parent.is_dir():
@@ -158,8 +173,8 @@ class _writer:
 
     def __init__(self, temporary: Path, path: Path, table: TableFile, run: TableRun) -> None:
         self.temporary, self.table, self.run = temporary, table, run
-        self.parquet = path.suffix.lower() in (".parquet", ".pq")
-        self.packed = path.suffix.lower() == ".gz"
+        ending = path.suffix.lower()
+        self.parquet, self.packed, self.tabs = (ending == end for end in (".parquet", ".gz", ".tsv"))
         self.stream: IO[str] | None = None
         self.sink: Any = None
 
@@ -169,6 +184,9 @@ class _writer:
         raw = gzip.open(self.temporary, "wb", compresslevel=4) if self.packed else self.temporary.open("wb")
         self.stream = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         self.dialect = self.table.dialect or Dialect()
+        self.tabs = self.tabs and self.dialect.separator != "\t"  # what was read cannot be written as it was
+        if self.tabs:
+            self.dialect = replace(self.dialect, separator="\t")
         names = [*self.table.columns, *new_names(self.run.schema)]
         self.stream.write(self.dialect.separator.join(quoted(name, self.dialect.separator) for name in names) + "\n")
         return self._append_csv
@@ -176,7 +194,7 @@ class _writer:
     def _append_csv(self, chunk: Chunk, made: dict[str, NDArray[Any]]) -> None:
         assert self.stream is not None
         mark = self.dialect.separator
-        records = chunk.records
+        records = None if self.tabs else chunk.records
         if records is None:
             text = chunk.frame.to_csv(
                 index=False, header=False, sep=mark, decimal=self.dialect.decimal, lineterminator="\n"
@@ -191,7 +209,8 @@ class _writer:
                 self.stream, index=False, header=False, sep=mark, decimal=self.dialect.decimal, lineterminator="\n"
             )
             return
-        columns = [_formatted(name, values, self.dialect) for name, values in made.items()]
+        digits = digits_of(made)
+        columns = [_formatted(name, values, self.dialect, digits) for name, values in made.items()]
         self.stream.write("\n".join(map(mark.join, zip(records, *columns, strict=True))) + "\n")
 
     def _append_parquet(self, chunk: Chunk, made: dict[str, NDArray[Any]]) -> None:
@@ -246,11 +265,27 @@ def quoted(text: str, mark: str) -> str:
     return '"' + text.replace('"', '""') + '"' if special else text
 
 
-def _formatted(name: str, values: NDArray[Any], dialect: Dialect) -> list[str]:
+def digits_of(made: dict[str, NDArray[Any]]) -> int:
+    """Significant digits with which predictions show a ten-thousandth of their spread, 8 at least: a number near 1.7e9
+    that is known to ±3 needs more of them than one near 100.
+
+    >>> digits_of({"prediction_mean": np.array([1.7e9]), "prediction_std": np.array([3.0])})
+    14
+    """
+    if "prediction_std" not in made:
+        return 8
+    mean, std = np.abs(made["prediction_mean"]), made["prediction_std"]
+    known = np.isfinite(mean) & np.isfinite(std) & (std > 0) & (mean > 0)
+    if not known.any():
+        return 8
+    return int(np.clip(np.ceil(np.log10(mean[known] / std[known])).max() + 5, 8, 17))
+
+
+def _formatted(name: str, values: NDArray[Any], dialect: Dialect, digits: int) -> list[str]:
     if values.dtype == object:
         codes, found = pd.factorize(values)
         texts = np.array([quoted(escaped(str(v)), dialect.separator) for v in found], dtype=object)
         return texts[codes].tolist()
-    form = "%.4g" if name == "epistemic_share" else "%.6g" if name.startswith("probability_") else "%.8g"
+    form = "%.4g" if name == "epistemic_share" else "%.6g" if name.startswith("probability_") else f"%.{digits}g"
     made = list(map(form.__mod__, values.tolist()))
     return [text.replace(".", ",") for text in made] if dialect.decimal == "," else made

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from temperance.apps.tables.dialect import Dialect, detect_dialect, detect_encoding
+from temperance.apps.tables.formats import NOTHING
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.seeds import check_seed, derive_seed
 
@@ -49,15 +50,23 @@ class TableFile:
     frame: pd.DataFrame | None = field(default=None, repr=False)
     notices: tuple[str, ...] = ()
 
-    def chunks(self, rows: int = CHUNK, text: Sequence[str] = (), keep_records: bool = False) -> Iterator[Chunk]:
-        """The rows in order, at most ``rows`` at a time; the columns ``text`` as text, whatever they look like."""
+    @property
+    def first_row(self) -> int:
+        """What people call the first row: 2 of a CSV, whose first line is the header; 0 of a frame; 1 else."""
+        return 0 if self.frame is not None else 1 if self.dialect is None else 2
+
+    def chunks(
+        self, rows: int = CHUNK, text: Sequence[str] = (), keep_records: bool = False, verbatim: Sequence[str] = ()
+    ) -> Iterator[Chunk]:
+        """The rows in order, at most ``rows`` at a time; the columns ``text`` as text, whatever they look like, and of
+        the columns ``verbatim`` words such as NA and None too."""
         if self.frame is not None:
             for start in range(0, len(self.frame), rows):
                 yield Chunk(self.frame.iloc[start : start + rows])
         elif self.dialect is None:
             yield from self._parquet_chunks(rows)
         else:
-            yield from self._csv_chunks(self.dialect, rows, text, keep_records)
+            yield from self._csv_chunks(self.dialect, rows, text, keep_records, set(verbatim))
 
     def _parquet_chunks(self, rows: int) -> Iterator[Chunk]:
         with _parquet_errors(self.name):
@@ -65,19 +74,25 @@ class TableFile:
                 frame = batch.to_pandas()
                 yield Chunk(frame.set_axis([str(name) for name in frame.columns], axis=1))
 
-    def _csv_chunks(self, dialect: Dialect, rows: int, text: Sequence[str], keep: bool) -> Iterator[Chunk]:
+    def _csv_chunks(
+        self, dialect: Dialect, rows: int, text: Sequence[str], keep: bool, verbatim: set[str]
+    ) -> Iterator[Chunk]:
         assert self.path is not None
-        chosen = set(text)
+        chosen = set(text) | verbatim
+        nothing = {k: [""] if name in verbatim else sorted(NOTHING) for k, name in enumerate(self.columns)}
         kinds: dict[Any, Any] = {k: str for k, name in enumerate(self.columns) if name in chosen}
         with open_text(self.path, dialect.encoding) as stream:
             first = 1
             for batch in _records(stream, rows, dialect.separator, self.name):
                 records = batch[1:] if first == 1 else batch  # without the header
                 if records:
-                    yield Chunk(self._parse(records, dialect, kinds, max(2, first)), records if keep else None)
+                    frame = self._parse(records, dialect, kinds, max(2, first), nothing if verbatim else None)
+                    yield Chunk(frame, records if keep else None)
                 first += len(batch)
 
-    def _parse(self, records: list[str], dialect: Dialect, kinds: dict[Any, Any], first: int) -> pd.DataFrame:
+    def _parse(
+        self, records: list[str], dialect: Dialect, kinds: dict[Any, Any], first: int, nothing: dict[int, Any] | None
+    ) -> pd.DataFrame:
         raw = io.BytesIO("\n".join(records).encode("utf-8", "replace"))
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -93,6 +108,8 @@ class TableFile:
                     skipinitialspace=True,
                     skip_blank_lines=False,
                     low_memory=False,
+                    na_values=nothing,
+                    keep_default_na=nothing is None,
                 )
             except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
                 found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
@@ -147,24 +164,24 @@ def open_table(
 
 
 def read_rows(
-    table: TableFile, max_rows: int, seed: int = 0, text: Sequence[str] = ()
+    table: TableFile, max_rows: int, seed: int = 0, text: Sequence[str] = (), verbatim: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, list[str]]:
     """All rows, or, where there are more than ``max_rows``, so many chosen at random in one pass, and notices.
 
     Each row draws a random number, and those with the smallest stay: a uniform sample whatever the number of rows, in
     the memory of twice ``max_rows``. The columns ``text`` are read as text; so is a column that is numbers in one
-    place and text in another.
+    place and text in another. The index says where each row stands in the table, from 0 on.
     """
     if not isinstance(max_rows, int) or max_rows < 1:
         raise ArgumentError(f"`max_rows` must be a positive whole number; got {max_rows!r}.")
-    frame, total = _sample(table, max_rows, seed, text)
+    frame, total = _sample(table, max_rows, seed, text, verbatim)
     mixed = [
         name
         for name in table.columns
         if table.frame is None and frame[name].dtype == object and _is_mixed(frame[name].to_numpy())
     ]
     if mixed and table.dialect is not None:
-        frame, total = _sample(table, max_rows, seed, [*mixed, *text])
+        frame, total = _sample(table, max_rows, seed, [*mixed, *text], verbatim)
     if total == 0:
         raise DataError(f"{table.name} has a header and no rows.")
     notices = list(table.notices)
@@ -175,12 +192,14 @@ def read_rows(
     return frame, notices
 
 
-def _sample(table: TableFile, max_rows: int, seed: int, text: Sequence[str]) -> tuple[pd.DataFrame, int]:
+def _sample(
+    table: TableFile, max_rows: int, seed: int, text: Sequence[str], verbatim: Sequence[str]
+) -> tuple[pd.DataFrame, int]:
     rng = np.random.default_rng(derive_seed(check_seed(seed), "table-rows"))
     kept: list[pd.DataFrame] = []
     keys: list[np.ndarray] = []
     total = held = 0
-    for chunk in table.chunks(text=text):
+    for chunk in table.chunks(text=text, verbatim=verbatim):
         kept.append(chunk.frame.set_axis(range(total, total + len(chunk.frame)), axis=0))
         keys.append(rng.random(len(chunk.frame)))
         total, held = total + len(chunk.frame), held + len(chunk.frame)
@@ -191,7 +210,7 @@ def _sample(table: TableFile, max_rows: int, seed: int, text: Sequence[str]) -> 
         return pd.DataFrame(columns=list(table.columns)), 0
     if held > max_rows:
         kept, _ = _smallest(kept, keys, max_rows)
-    return (kept[0] if len(kept) == 1 else pd.concat(kept)).reset_index(drop=True), total
+    return kept[0] if len(kept) == 1 else pd.concat(kept), total
 
 
 def _smallest(

@@ -134,7 +134,8 @@ def make_guard(
     words = [str(w.message) for w in caught if not str(w.message).startswith("no threshold keeps")]
     words += [_named(remark, classes) for remark in conformal.remarks]
     if not deferral.answers:
-        words.append(_what_would_do(value, wrong, error_rate, table_rows))
+        whose = "rows" if len(parts) > 1 else "validation rows (those that did not calibrate)"
+        words.append(_what_would_do(value, wrong, error_rate, table_rows, whose))
     return Guard(level, error_rate, tolerance, conformal, deferral, per_class), words
 
 
@@ -147,13 +148,13 @@ def _candidates(rows: int, error_rate: float) -> int:
     return next(most for most, times in _CANDIDATES if rows >= times * _fewest(error_rate, most))
 
 
-def _what_would_do(value: Tensor, wrong: Tensor, error_rate: float, table_rows: int | None) -> str:
+def _what_would_do(value: Tensor, wrong: Tensor, error_rate: float, table_rows: int | None, whose: str) -> str:
     """Why nothing can be promised, how many rows would do, and what these rows can promise."""
     rows, order = len(value), value.argsort(stable=True)
     half = max(1, rows // 2)
     among, surest = float(wrong.double().mean()), float(wrong[order[:half]].double().mean())
     made = (
-        f"{rows:,} validation rows cannot promise that at most {error_rate:.0%} of answers are wrong: a human is asked "
+        f"{rows:,} {whose} cannot promise that at most {error_rate:.0%} of answers are wrong: a human is asked "
         f"on every row. {among:.1%} of their answers are wrong, of the surer half {surest:.1%}."
     )
     needs = [

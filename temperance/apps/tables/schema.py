@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,10 +20,12 @@ from temperance.apps.tables.columns import (
     learn_category,
     learn_date,
     learn_number,
+    number_remarks,
     numbers_of,
     recognise,
     texts_of,
 )
+from temperance.apps.tables.formats import looks_like_numbers
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Classes, Counts, Outcome, Reals
@@ -34,7 +37,8 @@ _DISPERSED = 5.0  # whole numbers whose variance is more than so many times thei
 
 @dataclass(frozen=True, eq=False)
 class Schema(Value):
-    """The columns of a run. Real targets are standardised: y = centre + spread · z, or ``transform`` of y is.
+    """The columns of a run. Real targets are standardised: y = centre + spread · z, or ``transform`` of y is; those
+    outside ``limits`` are not learned from (:func:`~temperance.apps.tables.robust.target_limits`).
 
     >>> Schema("price", Reals(), (), (), centre=100.0, spread=10.0).class_index
     {}
@@ -50,6 +54,7 @@ class Schema(Value):
     id: str | None = None
     group: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def inputs(self) -> int:
@@ -71,6 +76,11 @@ class Schema(Value):
         """Input columns that a file must give as text."""
         return [c.name for c in self.columns if not isinstance(c, NumberColumn | DateColumn)]
 
+    @property
+    def verbatim(self) -> list[str]:
+        """Columns that a file must give letter for letter: classes may be called NA, None or 01."""
+        return [self.target] if self.classes else []
+
     def kept_as_text(self, names: Sequence[str]) -> list[str]:
         """Those of ``names`` that are no numbers to the model: in predictions they stay as the file has them."""
         numbers = {c.name for c in self.columns if isinstance(c, NumberColumn | DateColumn)}
@@ -89,7 +99,7 @@ def check_target(names: Sequence[str], target: str, argument: str = "target") ->
     raise ArgumentError(f"`{argument}` must be a column of the table; there is no `{target}`. {words} {listed}.")
 
 
-def recognise_outcome(values: pd.Series, name: str) -> tuple[Outcome, str]:
+def recognise_outcome(values: pd.Series, name: str, asked: Outcome | None = None) -> tuple[Outcome, str]:
     """What kind of target a column is, and why: classes, a quantity or counts.
 
     Text, truth values, and whole numbers with at most 10 different values are classes. Whole numbers from 0 or 1 up
@@ -98,32 +108,56 @@ def recognise_outcome(values: pd.Series, name: str) -> tuple[Outcome, str]:
     >>> recognise_outcome(pd.Series(["yes", "no", "yes"]), "spam")
     (Classes(), 'spam: 2 different texts -> classification')
     """
-    kind, _, _ = recognise(values, name)
+    kind, _, said = recognise(values, name)
     if kind == "empty":
         raise DataError(f"the target `{name}` is empty.")
     if kind == "date":
         raise DataError(f"the target `{name}` holds dates; give a number (such as days) in their place.")
+    if kind == "category" and asked is None and not is_truth(values):
+        _refuse_odd_numbers(values, name)
     if kind == "category":
         what = "truth values" if is_truth(values) else "different texts"
         return Classes(), f"{name}: {len(texts_of(values)[1]):,} {what} -> classification"
     numbers = numbers_of(values)
     numbers = numbers[~np.isnan(numbers)]
     unique = np.unique(numbers)
+    written = f" ({said[0].removesuffix('.')})" if said and "is written like" in said[0] else ""
     if (unique != np.round(unique)).any():
-        return Reals(), f"{name}: {len(unique):,} different numbers -> regression"
+        return Reals(), f"{name}: {len(unique):,} different numbers -> regression{written}"
     if len(unique) <= _FEW:
         words = f"{name}: whole numbers with {len(unique)} different values -> classification"
         if len(unique) > 2:
             words += " (if they are amounts: --task regression; if they count events: --task counts)"
         return Classes(), words
-    ratio = numbers.var() / max(numbers.mean(), 1e-12)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = numbers.var() / max(numbers.mean(), 1e-12)
     if unique[0] in (0, 1) and ratio < _DISPERSED:
         return Counts(), (
             f"{name}: whole numbers from {unique[0]:.0f} to {unique[-1]:.0f}, variance {ratio:.2g} times their mean -> "
             "counts (if they are amounts: --task regression)"
         )
     return Reals(), (
-        f"{name}: {len(unique):,} different whole numbers -> regression (if they count events: --task counts)"
+        f"{name}: {len(unique):,} different whole numbers -> regression (if they count events: --task counts){written}"
+    )
+
+
+def _refuse_odd_numbers(values: pd.Series, name: str) -> None:
+    """Raise where a target of text is one of numbers that cannot be read: as classes they would be learned as names."""
+    text = values.dropna().astype(str)
+    numeric = numbers_of(text)
+    good, bad = int((~np.isnan(numeric)).sum()), text[np.isnan(numeric)]
+    if good > _FEW and len(np.unique(numeric[~np.isnan(numeric)])) > _FEW and good >= 0.3 * len(text):
+        example = f", e.g. {bad.iloc[0][:30]!r}, in {len(bad):,} rows" if len(bad) else ""
+        words = f"mixes numbers ({good:,} rows) and text{example}" if len(bad) else "has numbers in several units"
+        remedy = "Leave unknown numbers empty and write the others plainly"
+    elif looks_like_numbers(text):
+        words = f"holds what look like numbers, written in a way that is not known, e.g. {text.iloc[0][:30]!r}"
+        remedy = "Write them plainly, as 1234.5 (or give --decimal)"
+    else:
+        return
+    raise DataError(
+        f"the target `{name}` {words}. {remedy}; --task regression leaves out what cannot be read, --task "
+        "classification takes each text for a class."
     )
 
 
@@ -146,6 +180,7 @@ def learn_columns(frame: pd.DataFrame, leave: dict[str, str], train: NDArray[np.
             numbers = numbers_of(values)
             made = None if _counts_rows(values, numbers) else learn_number(name, numbers[train])
             reason = "numbers the rows" if _counts_rows(values, numbers) else "does not vary" if made is None else ""
+            notices += [] if made is None else number_remarks(made, numbers[train])
         elif kind == "date":
             made = learn_date(name, dates_of(values, form)[train], form)  # type: ignore[assignment]
             reason = "does not vary" if made is None else ""
@@ -159,6 +194,15 @@ def learn_columns(frame: pd.DataFrame, leave: dict[str, str], train: NDArray[np.
         elif made is not None:
             columns.append(made)
     return tuple(columns), dropped, notices
+
+
+def row_numbers(frame: pd.DataFrame) -> list[str]:
+    """The columns that number the rows."""
+    return [
+        name
+        for name in frame.columns
+        if frame[name].dtype.kind in "iu" and _counts_rows(frame[name], numbers_of(frame[name]))
+    ]
 
 
 def _counts_rows(values: pd.Series, numbers: NDArray[np.float64]) -> bool:

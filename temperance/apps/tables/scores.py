@@ -79,7 +79,7 @@ def evaluate_table(run: TableRun, table: TableFile) -> Evaluation:
     found: list[dict[str, NDArray[np.float64]]] = []
     notices: list[str] = []
     skipped = 0
-    for chunk in table.chunks(_ROWS, text=run.schema.text_columns):
+    for chunk in table.chunks(_ROWS, text=run.schema.text_columns, verbatim=run.schema.verbatim):
         y, words = run.truth(chunk.frame)
         notices += [word for word in words if word not in notices]
         known = ~np.isnan(y)
@@ -90,6 +90,13 @@ def evaluate_table(run: TableRun, table: TableFile) -> Evaluation:
         raise DataError(f"{table.name} has no row with a value of `{run.schema.target}`.")
     if skipped:
         notices.append(f"{skipped:,} rows without a known value of `{run.schema.target}` are left out.")
+    bent = run.schema.transform
+    if bent is not None and (lost := sum(int((part["y"] <= bent.least).sum()) for part in found)):
+        notices.append(
+            f"{lost:,} rows have a `{run.schema.target}` of {bent.least:g} or less, which is impossible where the "
+            "logarithm was learned: their log-loss is infinite, and so is the mean. If such rows can come, fit with "
+            "--no-log."
+        )
     rows = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
     return summary(run, rows, notices)
 

@@ -32,7 +32,7 @@ def show_evaluation(found: Evaluation, run: TableRun) -> None:
         error = found.errors.get(name)
         table.add_row(
             _NAMES[name],
-            f"{value:.4g}" + (f" ± {error:.2g}" if error is not None else ""),
+            f"{value:.4g}" + (f" ± {error:.2g}" if error is not None and math.isfinite(error) else ""),
             f"{found.baseline[name]:.4g}",
         )
     table.add_row(f"coverage of {found.level:.0%} {KINDS.of(found.outcome).promised}",
@@ -92,6 +92,8 @@ def show_comparison(found: Comparison) -> None:
     for line in found.lines:
         if not line.ok:
             print(f"{line.method} failed: {line.error}")
+        for words in line.remarks:
+            print(f"{line.method}: {words}")
 
 
 def _times(value: float) -> str:

@@ -303,7 +303,9 @@ def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tens
         least = max(least, bent.least)
     middle = low + (high - low) / 2
     low, high = torch.where(low > high, middle, low), torch.where(low > high, middle, high)
-    slack = 1e-12 * torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
+    # roundings of float64, and no more: 1e-12 of a target near 1e12 would be a whole unit
+    slack = 8 * torch.finfo(torch.float64).eps * torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
+    slack = slack + 1e-12 * (high - low).nan_to_num(nan=0.0, posinf=0.0)
     low, high = low - slack, high + slack
     if whole:
         nearest = ((low + high) / 2).nan_to_num(posinf=0.0, neginf=0.0).round()

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import scipy
+import scipy.stats
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_flag
+from temperance.core.checks import check_flag, shown
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.judge.calibrate.base import (
@@ -65,6 +66,10 @@ class VarianceScale(CalibrationRule):
     s minimises the log-loss of held-out rows, so for Gaussian predictives s² is the mean squared standardised
     residual. Noise and what θ leaves open grow alike; the mean stays, and so does the mutual information.
 
+    With ``trim`` the share of rows with the largest standardised residuals z = (y − m) / std is left out (one row at
+    least), and s² is the mean of the other z², divided by what that is of Gaussian ones: a few rows far off, which one
+    factor cannot describe, do not make all intervals wide.
+
     >>> import temperance as tp
     >>> from temperance.predict.calibrated import from_outputs
     >>> y = 3 * torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
@@ -75,9 +80,12 @@ class VarianceScale(CalibrationRule):
     """
 
     per_output: bool = False
+    trim: float = 0.0
 
     def __post_init__(self) -> None:
         check_flag(self.per_output, "per_output")
+        if isinstance(self.trim, bool) or not isinstance(self.trim, int | float) or not 0 <= self.trim < 0.5:
+            raise ArgumentError(f"`trim` must be a share of the rows, from 0 to below 0.5; got {shown(self.trim)}.")
 
     def fit(self, predictive: Predictive, y: Any) -> SpreadCalibrator:
         """See :class:`CalibrationRule`."""
@@ -90,6 +98,13 @@ class VarianceScale(CalibrationRule):
             inner = mean.double() + (target.double() - mean.double()) / factor
             return mean_log_loss(known, inner) + float(factor.log().expand(width).sum())
 
+        if self.trim > 0:
+            z = ((target.double() - mean.double()) / known.std().double()).abs()
+            columns = z if self.per_output else z.reshape(-1, 1)
+            logs = np.log([_trimmed_scale(column, self.trim) for column in columns.T.cpu().numpy()])
+            logs = np.clip(logs, -LIMIT, LIMIT)
+            scale = torch.tensor(np.exp(logs), dtype=torch.float64, device=device)
+            return SpreadCalibrator(scale, len(target), loss(0.0), loss(logs))
         at, after = search(loss)
         before, found = loss(0.0), np.full(width if self.per_output else 1, at)
         if self.per_output and width > 1:
@@ -100,3 +115,12 @@ class VarianceScale(CalibrationRule):
                 found, after = result.x, float(result.fun)
         scale = torch.tensor(np.exp(found), dtype=torch.float64, device=device)
         return SpreadCalibrator(scale, len(target), before, after)
+
+
+def _trimmed_scale(z: np.ndarray, share: float) -> float:
+    """The standard deviation of Gaussian z, from all but the largest."""
+    cut = min(len(z) - 1, max(1, math.ceil(share * len(z))))
+    kept = 1 - cut / len(z)
+    edge = scipy.stats.norm.ppf(0.5 + kept / 2)
+    usual = 1 - 2 * edge * scipy.stats.norm.pdf(edge) / kept
+    return float(np.sqrt(max(np.mean(np.square(np.sort(z)[: len(z) - cut])), 1e-12) / usual))

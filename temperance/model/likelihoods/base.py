@@ -84,9 +84,10 @@ class Likelihood(Value, ABC):
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Check targets once, at the door, and bring them into the shape and dtype that the other functions take."""
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Look at the training targets before a fit: warn where they do not suit, and say where what is learned shall
-        start (by default, at its ``initial`` value)."""
+        start (by default, at its ``initial`` value). Rows count as often as ``weights`` say, those of weight 0 never;
+        they are given where the data have some."""
         return {}
 
     @abstractmethod

@@ -196,13 +196,16 @@ class PerPosition(Likelihood):
         counts = self._targets(y, positions)[1]
         return torch.ones(len(y), positions, dtype=torch.bool, device=y.device) if counts is None else counts
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Of the positions that count."""
         split, counts = self._targets(y, math.prod(self.positions))
         known = split.flatten(0, 1) if counts is None else split[counts]
         if len(known) == 0:
             raise DataError(f"`y` must have a position that counts; all of them are {self.ignored} (`ignore`).")
-        return self.each.begin(known)
+        if weights is None:
+            return self.each.begin(known)
+        each = weights.unsqueeze(-1).expand(split.shape[:2])
+        return self.each.begin(known, each.flatten() if counts is None else each[counts])
 
     # ------------------------------------------------------------------ noise
 

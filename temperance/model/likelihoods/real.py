@@ -102,8 +102,9 @@ class RealLikelihood(QuantityLikelihood):
         each = self.standard_log_moment(t * self.noise_scale(outputs, learned).double())
         return None if each is None else t * location + each
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Refuse targets whose squares, of which variances are made, are infinite."""
+        y = y if weights is None else y[weights > 0]
         largest = float(y.abs().max()) if y.numel() else 0.0
         if largest > 1e-3 * torch.finfo(y.dtype).max ** 0.5:
             raise DataError(
@@ -146,10 +147,15 @@ class HomoscedasticLikelihood(RealLikelihood):
             check_positive(self.scale, "scale")
         check_count(self.num_outputs, "num_outputs")
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Start a learned scale at the spread of the targets; warn where they are far from standardised."""
-        super().begin(y)
-        mean, spread = y.double().mean(0), y.double().std(0, correction=0).clamp(min=1e-6)
+        super().begin(y, weights)
+        share = torch.ones(len(y), 1, dtype=torch.float64, device=y.device)
+        if weights is not None:
+            y, share = y[weights > 0], weights[weights > 0].to(share).unsqueeze(-1)
+        share = share / share.sum()
+        mean = (share * y.double()).sum(0)
+        spread = (share * (y.double() - mean).square()).sum(0).sqrt().clamp(min=1e-6)
         if self.scale is None:
             far = bool(((spread > 30) | (spread < 1 / 30) | (mean.abs() > 10 * spread.clamp(min=1.0))).any())
         else:

@@ -159,7 +159,7 @@ def test_other_bad_tables() -> None:
         regressor.predict_interval(X, 90)
     with pytest.raises(ArgumentError, match="`likelihood` must be"):
         BayesianRegressor("map", likelihood="normal").fit(X, Y)
-    with pytest.raises(ArgumentError, match="`calibrate` must be None for BayesianCounts"):
+    with pytest.raises(ArgumentError, match="`calibrate` must be 'auto' or None for BayesianCounts"):
         BayesianCounts("map", calibrate="variance").fit(X, Y)
 
 
@@ -178,7 +178,7 @@ def test_other_bad_tables() -> None:
         ({"epochs": 0}, "`epochs` must be"),
         ({"batch_size": 0}, "`batch_size` must be"),
         ({"draws": 0}, "`draws` must be"),
-        ({"calibrate": "variance"}, "`calibrate` must be None, 'temperature'"),
+        ({"calibrate": "variance"}, "`calibrate` must be 'auto' or None, 'cross', 'temperature'"),
         ({"calibrate": "temperature", "validation_fraction": 1.0}, "`validation_fraction` must"),
         ({"device": "toaster"}, "`device` must be"),
     ],

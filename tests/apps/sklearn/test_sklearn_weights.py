@@ -24,7 +24,7 @@ def rows(count: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_integer_weights_are_repeated_rows() -> None:
     """At the mode of a convex problem, where steps have led to the same place."""
     x, y, w = rows()
-    method = "Laplace(MAP(lr=3e-2), Dense())"
+    method = "Laplace(MAP(lr=3e-2), Dense(), tune=None)"
     ours = BayesianClassifier(method, **LINEAR).fit(x, y, sample_weight=w)
     theirs = BayesianClassifier(method, **LINEAR).fit(x.repeat(w, axis=0), y.repeat(w))
     np.testing.assert_allclose(ours._x_units[0], theirs._x_units[0])
@@ -62,3 +62,36 @@ def test_weights_are_saved_with_the_settings_and_bad_ones_are_refused(tmp_path: 
         model.fit(x, y, sample_weight=np.zeros(len(y)))
     with pytest.raises(ArgumentError, match="`calibrate` must be None where rows have weights"):
         BayesianClassifier("MAP()", calibrate="temperature", epochs=1).fit(x, y, sample_weight=w)
+
+
+@pytest.mark.parametrize("kind", [BayesianRegressor, BayesianClassifier])
+def test_rows_of_weight_zero_are_no_rows(kind: type[Any]) -> None:
+    """Whatever stands in them, missing inputs and targets a thousand spreads away included."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    y = x[:, 0] + 0.1 * rng.normal(size=60)
+    y = (y > 0).astype(int) if kind is BayesianClassifier else y
+    bad = np.arange(60) % 5 == 0
+    spoiled_x, spoiled_y = x.copy(), y.copy()
+    spoiled_x[bad], spoiled_y[bad] = np.nan, (1 - y[bad] if kind is BayesianClassifier else -9999.0)
+    settings: dict[str, Any] = {"method": "Ensemble(MAP(lr=1e-2), 2)", "hidden": (8,), "epochs": 5, "random_state": 0}
+    ours = kind(**settings).fit(spoiled_x, spoiled_y, sample_weight=(~bad).astype(float))
+    theirs = kind(**settings).fit(x[~bad], y[~bad], sample_weight=np.ones(int((~bad).sum())))
+    np.testing.assert_allclose(ours.predict(x), theirs.predict(x), rtol=1e-12)
+    if kind is BayesianRegressor:
+        np.testing.assert_allclose(ours.predict_interval(x), theirs.predict_interval(x), rtol=1e-12)
+
+
+def test_rows_of_hardly_any_weight_do_hardly_anything() -> None:
+    """The learned noise starts at the weighted spread: 1e-6 rows far away do not move it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    y = x[:, 0] + 0.1 * rng.normal(size=60)
+    bad = np.arange(60) % 5 == 0
+    w = np.where(bad, 1e-9, 1.0)
+    method = "Laplace(MAP(lr=3e-2), Dense(), tune=None)"  # which sets no rows aside
+    ours = BayesianRegressor(method, **LINEAR).fit(x, np.where(bad, -99.0, y), sample_weight=w)
+    theirs = BayesianRegressor(method, **LINEAR).fit(x[~bad], y[~bad])
+    np.testing.assert_allclose(ours.predict(x), theirs.predict(x), atol=3e-3)
+    for one, other in zip(ours.predict_interval(x), theirs.predict_interval(x), strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-3)

@@ -67,7 +67,7 @@ def test_a_quoted_line_break_across_a_chunk(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_text_in_one_chunk_is_text_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("temperance.apps.tables.reading.TableFile.chunks.__defaults__", (5, (), False))
+    monkeypatch.setattr("temperance.apps.tables.reading.TableFile.chunks.__defaults__", (5, (), False, ()))
     codes = [f"{k:03d}" for k in range(12)] + ["x7"]
     (tmp_path / "a.csv").write_text("code,y\n" + "\n".join(f"{c},1" for c in codes))
     assert whole(tmp_path / "a.csv")["code"].tolist() == codes

@@ -505,18 +505,18 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
 
 
 def test_noise_of_one_size_where_the_other_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from temperance.apps.tables import fitting
+    from temperance.apps.tables import learner
     from temperance.core.errors import NumericalError
     from temperance.model.likelihoods import HeteroscedasticNormal, Normal
 
-    real = fitting.fit
+    real = learner.fit
 
     def fails(target: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(target.likelihood, HeteroscedasticNormal):
             raise NumericalError("it became NaN. Lower something.")
         return real(target, *arguments, **options)
 
-    monkeypatch.setattr(fitting, "fit", fails)
+    monkeypatch.setattr(learner, "fit", fails)
     run = fit_table(houses(80), "price", method="map", epochs=1)
     assert isinstance(run.fitted.target.likelihood, Normal)
     assert any("it became NaN" in words for words in run.notices)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import temperance as tp
-from temperance.apps.tables import TableRun, fit_table, fitting, load_table_run
+from temperance.apps.tables import TableRun, fit_table, learner, load_table_run
 from temperance.run.fit import fit
 
 
@@ -91,7 +91,7 @@ def test_in_folds_no_row_promises_by_a_model_that_it_chose(monkeypatch: pytest.M
         seen.append({tuple(row) for row in rows.tolist()})
         return fit(target, method, data, **options)
 
-    monkeypatch.setattr(fitting, "fit", remembering)
+    monkeypatch.setattr(learner, "fit", remembering)
     made = fit_table(coins(90), "y", method="MAP(lr=5e-3, patience=2)", epochs=4, progress=False)
     state = made.state
     assert state.guard_folds is not None
@@ -214,7 +214,7 @@ def test_a_small_table_interrupted_among_its_folds_goes_on(tmp_path: Path, monke
         return fit(*arguments, **options)
 
     whole = fit_table(frame, "y", out=tmp_path / "whole", **settings)  # type: ignore[arg-type]
-    monkeypatch.setattr(fitting, "fit", interrupted)
+    monkeypatch.setattr(learner, "fit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_table(frame, "y", out=tmp_path / "run", **settings)  # type: ignore[arg-type]
     again = fit_table(frame, "y", out=tmp_path / "run", resume=True, **settings)  # type: ignore[arg-type]

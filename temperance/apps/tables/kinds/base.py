@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,6 +40,8 @@ class TableKind(ABC):
     """What the model itself says, without conformal rules."""
     entry: ClassVar[str]
     """What a cell of the target holds."""
+    keeps_words: ClassVar[bool] = False
+    """Whether words such as None and NA can be values."""
     paired: ClassVar[tuple[str, ...]]
     """Scores that are compared with those of MAP row by row."""
 
@@ -75,6 +78,14 @@ class TableKind(ABC):
     def units(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
         """Centre and spread by which targets (bent by ``transform``) are standardised."""
         return 0.0, 1.0
+
+    def limits(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
+        """Targets beyond these are not learned from."""
+        return -math.inf, math.inf
+
+    def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
+        """The same units, with means bounded by what the targets ``y`` have shown."""
+        return transform
 
     def transforms(self, y: Numbers) -> tuple[Monotone, ...]:
         """Units, other than its own, in which such a target may be easier to learn."""
@@ -167,7 +178,9 @@ def flat(values: Tensor) -> Numbers:
 
 def standard_error(values: Numbers) -> float:
     """Of a mean over rows."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    if len(values) < 2 or not np.isfinite(values).all():
+        return float("nan")
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def joined(mask: NDArray[np.bool_], words: list[str], between: str) -> NDArray[np.object_]:

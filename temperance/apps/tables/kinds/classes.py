@@ -35,6 +35,7 @@ class ClassKind(TableKind):
     likelihoods = (Categorical(),)
     promised, own_words, entry = "sets", "probabilities", "value"
     paired = ("log_loss", "accuracy", "brier")
+    keeps_words = True
 
     def read(
         self, values: pd.Series, name: str, classes: Sequence[str] | None = None
@@ -43,6 +44,7 @@ class ClassKind(TableKind):
         codes, texts = texts_of(values)
         names = tuple(_in_order(texts)) if classes is None else tuple(classes)
         place = {text: k for k, text in enumerate(names)}
+        texts = [text if text in place else _plain(text) for text in texts]
         unknown = [text for text in texts if text not in place]
         notices = []
         if unknown:
@@ -174,6 +176,15 @@ class ClassKind(TableKind):
             f"The set of plausible classes holds the truth in {found.coverage:.1%} of rows (promised: "
             f"{level:.0%}) and has {found.size:.2f} classes on average.",
         ]
+
+
+def _plain(text: str) -> str:
+    """A number written otherwise, as whole numbers are: 2.0 is the class 2."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return str(int(value)) if value.is_integer() else text
 
 
 def _in_order(texts: list[str]) -> list[str]:

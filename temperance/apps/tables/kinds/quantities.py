@@ -14,6 +14,7 @@ from torch import Tensor
 
 from temperance.apps.tables.columns import numbers_of
 from temperance.apps.tables.kinds.base import KINDS, Columns, Numbers, TableKind, flat, standard_error
+from temperance.apps.tables.robust import target_limits, trimmed
 from temperance.apps.tables.schema import Schema
 from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Counts, Reals
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from temperance.apps.tables.scores import Evaluation
 
 _DRAWS = 200
-_SKEWED = 1.0  # an exponential distribution has 2, a normal one 0
+_SKEWED = 0.75  # without its outermost hundredths an exponential distribution has 1.5, a normal one 0
+_BEYOND = 10.0
+_TRIM = 0.02
 _BASELINE_SEED, _BASELINE_DRAWS = 0, 2000
 
 
@@ -64,7 +67,7 @@ class QuantityKind(TableKind):
         return NormalisedResidual()
 
     def tolerance(self, y: Numbers) -> float:
-        """Half the target's spread."""
+        """Half the spread of the targets that are learned from."""
         return 0.5 * (float(y.std()) or 1.0)
 
     def wrong(self, predictive: ValuePredictive, y: Numbers, tolerance: float) -> NDArray[np.bool_]:
@@ -128,11 +131,23 @@ class RealKind(QuantityKind):
         known = _bent(y, transform)
         return float(known.mean()), float(known.std()) or 1.0
 
+    def limits(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
+        """See :func:`~temperance.apps.tables.robust.target_limits`."""
+        return target_limits(y, logs=transform is not None)
+
+    def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
+        """No mean is more than ten times the largest number that was learned from."""
+        return transform.bounded(_BEYOND * float(y.max()))
+
     def transforms(self, y: Numbers) -> tuple[Monotone, ...]:
-        """The logarithm of numbers that are all positive, and skewed, and less so after it."""
+        """The logarithm of numbers that are all positive, and skewed, and less so after it: by the skewness without the
+        outermost rows, for one of them (a number in cents among euros) would say that any target is skewed."""
         if not (y > 0).all():
             return ()
-        before, after = scipy.stats.skew(y), scipy.stats.skew(np.log(y))
+        inner = trimmed(y)
+        if inner.min() == inner.max():
+            return ()
+        before, after = scipy.stats.skew(inner), scipy.stats.skew(np.log(inner))
         return (Log(),) if before > _SKEWED and abs(after) < before else ()
 
     def forced(self, y: Numbers, name: str) -> tuple[Monotone, ...]:
@@ -147,8 +162,8 @@ class RealKind(QuantityKind):
         return torch.from_numpy(known.astype(np.float32)[:, None])
 
     def calibration(self) -> CalibrationRule | None:
-        """A factor on the spread."""
-        return VarianceScale()
+        """A factor on the spread, on which a few rows far off have no say."""
+        return VarianceScale(trim=_TRIM)
 
     def baseline_scores(self, baseline: Numbers, y: Numbers) -> dict[str, float]:
         """Of a Gaussian."""
