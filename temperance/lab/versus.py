@@ -22,7 +22,7 @@ LEVEL = 0.01
 class Difference:
     """A method less the baseline on one task: the estimate over splits, and on how many the method failed."""
 
-    task: Task
+    name: str
     value: Estimate
     failures: int
 
@@ -42,7 +42,7 @@ class Difference:
         return not self.nats <= LEVEL
 
     def __str__(self) -> str:
-        return f"{self.task.name} (failed {self.failures}x)" if self.failures else f"{self.task.name} {self.nats:+.3f}"
+        return f"{self.name} (failed {self.failures}x)" if self.failures else f"{self.name} {self.nats:+.3f}"
 
 
 class Board:
@@ -70,7 +70,7 @@ class Board:
     def against(self, task: Task, method: str, entry: str = "log_loss") -> Difference:
         """A method less the baseline."""
         own, base = (self.scores(entry, task, name) for name in (method, self.baseline))
-        return Difference(task, difference(own, base), self.failures(task, method))
+        return Difference(task.name, difference(own, base), self.failures(task, method))
 
     def differences(self, method: str) -> list[Difference]:
         """Of all tasks that the method was run on."""
