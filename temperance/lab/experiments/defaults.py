@@ -115,6 +115,8 @@ def run(settings: DefaultsSettings, cell: Cell) -> dict[str, Any]:
                 result = _plain(task, name, rows, seed, settings.length)
         remarks = [str(w.message) for w in told if issubclass(w.category, tp.errors.TemperanceWarning)]
         return result | {"remarks": list(dict.fromkeys(remarks))}
+    except tp.errors.MissingDataSetError:
+        raise
     except Exception as error:  # whatever kept a user from having a posterior: it is a loss, and told
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         return {"failed": text, "status": "failed", "seconds": time.process_time() - began}
@@ -233,7 +235,7 @@ def claims(settings: DefaultsSettings, done: Cells) -> list[Claim]:
     return made
 
 
-def _lost(half: str, part: Board, method: str) -> tuple[str, bool | None]:
+def _lost(part: Board, method: str) -> tuple[str, bool | None]:
     """How often a method is worse than the baseline, in words, and whether that is seldom enough."""
     found = part.differences(method)
     lost = [each for each in found if each.worse]
@@ -254,7 +256,7 @@ def _harmless(half: str, part: Board, method: str) -> Claim | None:
     """A line for a family."""
     if not part.differences(method):
         return None
-    words, holds = _lost(half, part, method)
+    words, holds = _lost(part, method)
     text = f"{half}: {method} is no worse than {BASELINE} on {SHARE:.0%} of tasks"
     return Claim(
         text, "(asked here: a default must be safe)", words, holds, f"log-loss {_RULE}; a failed fit is a loss"
@@ -266,7 +268,7 @@ def _recommended(half: str, part: Board) -> list[Claim]:
     found = part.differences(RECOMMENDED)
     if not found:
         return []
-    words, holds = _lost(half, part, RECOMMENDED)
+    words, holds = _lost(part, RECOMMENDED)
     log_loss = part.pairs("log_loss", RECOMMENDED, BASELINE)
     ece = part.pairs("ece", RECOMMENDED, BASELINE)
     classes = {name: pair for name, pair in log_loss.items() if name in ece}
