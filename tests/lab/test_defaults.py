@@ -13,6 +13,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.data.catalog import list_data_sets
+from temperance.data.files import data_folders
 from temperance.lab import Cell, Cells, Preset, run_experiment
 from temperance.lab.experiment import Finished
 from temperance.lab.experiments import defaults
@@ -74,6 +75,16 @@ def test_a_trained_network_is_judged_by_other_images_than_it_chooses_by():
     assert (len(rows.train), len(rows.held_out), len(rows.test)) == (2000, 1000, 2000)
     seen = {hash(image.numpy().tobytes()) for image in rows.held_out.x}
     assert not any(hash(image.numpy().tobytes()) in seen for image in rows.test.x)
+
+
+@pytest.mark.skipif(
+    "cifar10" not in THERE or not any((place / "cifar10-resnets").is_dir() for place in data_folders()),
+    reason="needs cifar10 and cifar10-resnets in TEMPERANCE_DATA",
+)
+def test_a_trained_network_is_its_own_baseline():
+    result = defaults.run(SHORT, cell("cifar10-resnet20", "tuned-map"))
+    assert result["accuracy"] > 0.9  # 91.5 % on the first thousand, by whoever released it
+    assert 0.25 < result["log_loss"] < 0.4
 
 
 def test_an_unknown_task():
