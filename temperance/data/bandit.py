@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from temperance.core.errors import DataError
+from temperance.core.outcomes import Classes
+from temperance.core.seeds import generator
+from temperance.data.data import Data, DataInfo
+from temperance.data.embedded import split_rows
 from temperance.data.files import FileSet, KnownFile
 
 _FILE = "agaricus-lepiota.data"
@@ -44,3 +48,19 @@ def load_mushrooms() -> Mushrooms:
             names.append(f"attribute {attribute} = {value}")
     x = torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
     return Mushrooms(x, torch.from_numpy(table[:, 0] == "e"), tuple(names))
+
+
+def load_mushroom_classes(split: int, seed: int) -> tuple[Data, Data]:
+    """Edible (1) or poisonous (0) as classes, nine tenths of each to train on; ``x`` is zeros and ones as it is."""
+    mushrooms = load_mushrooms()
+    labels = mushrooms.edible.long()
+    train, test = split_rows(labels, len(labels), generator(seed, "mushroom", split), held_out=0.1)
+    info = DataInfo(
+        name="mushroom",
+        outcome=Classes(),
+        num_classes=2,
+        classes=("poisonous", "edible"),
+        features=mushrooms.features,
+        note=f"split {split}; a column of zeros and ones for each value of each attribute",
+    )
+    return Data(mushrooms.x[train], labels[train], info=info), Data(mushrooms.x[test], labels[test], info=info)

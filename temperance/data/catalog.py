@@ -22,7 +22,7 @@ from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError, DataError, MissingDataSetError
 from temperance.core.outcomes import Classes, Outcome, Reals
 from temperance.core.seeds import check_seed
-from temperance.data import embedded, images, tables, text
+from temperance.data import bags, bandit, embedded, images, molecules, tables, text
 from temperance.data.data import Data, first_tensor
 from temperance.data.files import data_folders
 
@@ -104,6 +104,31 @@ def _table_recipe(table: tables.Table) -> _Recipe:
     )
 
 
+def _sentences_recipe(entry: bags.Sentences) -> _Recipe:
+    return _Recipe(
+        entry.name,
+        _CLASSES,
+        entry.rows,
+        entry.licence,
+        functools.partial(bags.load_sentences, entry.name),
+        splits=None if entry.test is None else 1,
+        place=entry.files.where,
+        check=functools.partial(bags.read_sentences, entry.name),
+    )
+
+
+def _molecules_recipe(entry: molecules.Molecules) -> _Recipe:
+    return _Recipe(
+        entry.name,
+        _REGRESSION,
+        entry.rows,
+        entry.licence,
+        functools.partial(molecules.load_molecules, entry.name),
+        place=entry.files.where,
+        check=functools.partial(molecules.read_molecules, entry.name),
+    )
+
+
 def _imdb_place() -> Path | None:
     return next((place for place in (files.where() for files in text.IMDB_FILES) if place is not None), None)
 
@@ -156,7 +181,28 @@ _ALL = (
         place=_imdb_place,
         check=functools.partial(text.read_imdb),
     ),
+    _Recipe(
+        "imdb-bag",
+        _CLASSES,
+        50000,
+        "no licence stated; cite Maas et al. 2011",
+        bags.load_imdb_bag,
+        splits=1,
+        place=_imdb_place,
+        check=functools.partial(text.read_imdb),
+    ),
+    *(_sentences_recipe(entry) for entry in bags.SENTENCES.values()),
     *(_table_recipe(table) for table in tables.TABLES.values()),
+    *(_molecules_recipe(entry) for entry in molecules.MOLECULES.values()),
+    _Recipe(
+        "mushroom",
+        _CLASSES,
+        8124,
+        "UCI repository, CC BY 4.0",
+        bandit.load_mushroom_classes,
+        place=bandit.MUSHROOM_FILES.where,
+        check=bandit.load_mushrooms,
+    ),
 )
 _RECIPES = {recipe.name: recipe for recipe in _ALL}
 
@@ -188,10 +234,11 @@ def load(name: str, *, split: int = 0, seed: int = 0, **options: Any) -> tuple[D
     """Load a data set as ``(train, test)``.
 
     ``split`` picks another division in training and test rows where there are several: any number for the embedded
-    sets, 0 to 19 for the UCI tables (protein 0 to 4), only 0 where the test set is given. ``seed`` makes other
-    divisions and other toys; published splits do not depend on it. ``options`` are those of the data set:
-    two-moons ``n``, ``noise``; blobs ``n``, ``classes``, ``features``, ``spread``; sine ``n``, ``noise``; cifar100
-    ``coarse`` (20 groups in place of 100 classes); imdb ``vocabulary``, ``length``.
+    sets, mr, mushroom and the molecules, 0 to 19 for the UCI tables (protein 0 to 4), only 0 where the test set is
+    given. ``seed`` makes other divisions and other toys; published splits do not depend on it. ``options`` are those of
+    the data set: two-moons ``n``, ``noise``; blobs ``n``, ``classes``, ``features``, ``spread``; sine ``n``, ``noise``;
+    cifar100 ``coarse`` (20 groups in place of 100 classes); imdb ``vocabulary``, ``length``; the bags of words
+    (imdb-bag, trec, sst2, mr, agnews) ``vocabulary``; the molecules (esol, freesolv, lipophilicity) ``features``.
 
     Classes are ``int64``, real targets ``float32`` of shape (N, 1); both sides of a regression are standardised on the
     training rows (``info`` holds the means and scales). Images are N × C × H × W in [0, 1]; the 8 × 8 digits are flat.

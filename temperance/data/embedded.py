@@ -29,13 +29,16 @@ def _sklearn() -> Any:
     return importlib.import_module("sklearn.datasets")
 
 
-def split_rows(labels: Tensor | None, rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Training and test rows. With ``labels``, each class keeps its share in both parts (a stratified split)."""
+def split_rows(
+    labels: Tensor | None, rows: int, rng: torch.Generator, held_out: float = _HELD_OUT
+) -> tuple[Tensor, Tensor]:
+    """Training and test rows, of which ``held_out`` is the share. With ``labels``, each class keeps its share in both
+    parts (a stratified split)."""
     groups = [torch.arange(rows)] if labels is None else [(labels == k).nonzero().flatten() for k in labels.unique()]
     train, test = [], []
     for group in groups:
         shuffled = group[torch.randperm(len(group), generator=rng)]
-        held = max(1, round(_HELD_OUT * len(group)))
+        held = max(1, round(held_out * len(group)))
         test.append(shuffled[:held])
         train.append(shuffled[held:])
     parts = [torch.cat(train), torch.cat(test)]

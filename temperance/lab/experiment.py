@@ -153,6 +153,21 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Sheet:
+    """A table of the page, for numbers that a reader wants to look up: a heading, words, columns and rows of text."""
+
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def no_sheets(settings: Any, done: Cells) -> Sequence[Sheet]:
+    """Most experiments say everything in claims and figures."""
+    return ()
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment of the laboratory.
 
@@ -166,6 +181,7 @@ class Experiment:
         run: does one of them; a function of a module (workers import it), giving numbers, strings and lists of them.
         claims: judges the finished cells.
         figures: draws them.
+        sheets: tables for the page, if there are any.
     """
 
     name: str
@@ -177,6 +193,7 @@ class Experiment:
     run: Callable[[Any, Cell], Mapping[str, Any]]
     claims: Callable[[Any, Cells], Sequence[Claim]]
     figures: Callable[[Any, Cells], Sequence[Picture]]
+    sheets: Callable[[Any, Cells], Sequence[Sheet]] = no_sheets
 
     def preset(self, name: str) -> Preset:
         """A preset by name, or an error that lists them."""

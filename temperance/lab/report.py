@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from temperance.lab.experiment import Cells, Claim, Experiment, Finished, Settings
+from temperance.lab.experiment import Cells, Claim, Experiment, Finished, Settings, Sheet
 from temperance.lab.folder import Folder, to_json, versions, write_json, write_text
 
 _MARK = {True: "✓ holds", False: "✗ does not hold", None: "· not judged"}
@@ -35,6 +35,7 @@ def write_report(
         _judge(experiment, settings, cells, problems),
         _draw(experiment, settings, cells, folder, problems),
     )
+    sheets = _tabulate(experiment, settings, cells, problems)
     run = {
         "experiment": experiment.name,
         "preset": preset,
@@ -51,7 +52,7 @@ def write_report(
         ],
     }
     write_json(folder.path / "results.json", to_json(run))
-    write_text(folder.path / "README.md", page(experiment, run, claims))
+    write_text(folder.path / "README.md", page(experiment, run, claims, sheets))
     print_claims(experiment, claims, problems, console)
     console.print(f"Wrote {folder.path / 'README.md'}, results.json and {len(figures)} figures.", highlight=False)
     return claims
@@ -82,6 +83,14 @@ def _draw(
         return {}
 
 
+def _tabulate(experiment: Experiment, settings: Settings, cells: Cells, problems: list[str]) -> list[Sheet]:
+    try:
+        return list(experiment.sheets(settings, cells)) if len(cells) else []
+    except Exception as error:
+        problems.append(f"the tables could not be made: {''.join(traceback.format_exception_only(error)).strip()}")
+        return []
+
+
 def print_claims(experiment: Experiment, claims: Sequence[Claim], problems: Sequence[str], console: Console) -> None:
     """The table of claims, and what went wrong."""
     table = Table(title=experiment.title, box=box.SIMPLE_HEAD)
@@ -100,8 +109,8 @@ def _plain(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-def page(experiment: Experiment, run: dict[str, Any], claims: Sequence[Claim]) -> str:
-    """``README.md``: question, claims, figures, settings, how to run it again."""
+def page(experiment: Experiment, run: dict[str, Any], claims: Sequence[Claim], sheets: Sequence[Sheet] = ()) -> str:
+    """``README.md``: question, claims, figures, tables, settings, how to run it again."""
     settings = run["settings"]
     lines = [f"# {experiment.title}", "", experiment.question, "", f"*Source: {experiment.paper}*", "", "## Claims", ""]
     lines += ["| claim | the paper says | measured | verdict | how it was judged |", "|---|---|---|---|---|"]
@@ -114,6 +123,11 @@ def page(experiment: Experiment, run: dict[str, Any], claims: Sequence[Claim]) -
     lines += ["", "## Figures", ""]
     for name, caption in run["figures"].items():
         lines += [f"![{caption}](figures/{name})", "", caption, ""]
+    for sheet in sheets:
+        lines += [f"## {sheet.title}", "", sheet.caption, "", "| " + " | ".join(sheet.columns) + " |"]
+        lines.append("|---" * len(sheet.columns) + "|")
+        lines += ["| " + " | ".join(_cell(text) for text in row) + " |" for row in sheet.rows]
+        lines.append("")
     lines += ["## Settings", "", f"Preset `{run['preset']}`:", "", "| setting | value |", "|---|---|"]
     lines += [f"| {name} | {_cell(_short(value))} |" for name, value in settings.items()]
     command = f"temperance lab run {experiment.name} --preset {run['preset']} --out DIR"

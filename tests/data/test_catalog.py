@@ -160,7 +160,7 @@ def test_arguments_are_checked() -> None:
         load("imdb", length=0)
 
 
-@pytest.mark.parametrize("name", ["mnist", "notmnist", "cifar10", "cifar100", "imdb", "concrete"])
+@pytest.mark.parametrize("name", ["mnist", "notmnist", "cifar10", "cifar100", "imdb", "concrete", "mr", "esol"])
 def test_a_missing_set_says_where_it_was_looked_for_and_how_to_provide_it(
     name: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,8 @@ def test_every_experiment_has_three_presets_and_cells_of_their_own(name):
     experiment = find_experiment(name)
     assert list(experiment.presets) == ["quick", "standard", "paper"]
     assert experiment.presets["quick"].minutes < 1
-    assert 2 <= experiment.presets["standard"].minutes <= 10
+    longest = 240 if name == "defaults" else 10  # 26 tasks and 15 methods: a yardstick, not an afternoon's question
+    assert 2 <= experiment.presets["standard"].minutes <= longest
     for preset in experiment.presets.values():
         assert len(list_cells(experiment, preset.settings)) >= 3
         there = json.loads(json.dumps(dataclasses.asdict(preset.settings)))

@@ -33,6 +33,7 @@ NAMES = (
     "shift",
     "deferral",
     "table-defaults",
+    "defaults",
     "active-learning",
     "bandit",
 )
