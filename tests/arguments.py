@@ -150,6 +150,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "Target": lambda: {"network": network(), "likelihood": tp.Categorical(), "prior": tp.GaussianPrior()},
     "Tempered": lambda: {"base": tp.HMC()},
     "Warmup": lambda: {"base": tp.HMC()},
+    "WarmStart": lambda: {"base": tp.NUTS()},
     "calibrate.IsotonicCalibrator": lambda: {"knots": (_ones(2),), "values": (_ones(2),)},
     "calibrate.SpreadCalibrator": lambda: {"scale": _ones(1)},
     "calibrate.TemperatureCalibrator": lambda: {"temperature": 1.0},
@@ -273,7 +274,7 @@ LEGAL: dict[str, str] = {
         "index inner kernel kind kl labellers left length level likelihood limit lstm matrix max_depth method network "
         "num_arms num_data num_outputs operator optimizer out_features params particles places points pool prior "
         "prior_precision priors rank read_every right risk rule samples share sharing shortcut size sizes space "
-        "statistics temperatures terms theta until values_in vectors vocabulary window x y"
+        "statistics temperatures terms theta until by values_in vectors vocabulary window x y"
     ),
     "0": "answered decay errors explore floor jitter momentum pace ramp seed settle start warmup",
     "-1": "beta",
@@ -283,7 +284,7 @@ LEGAL: dict[str, str] = {
     "{}": "buffers optimizer_args scheduler_args",
     "1.5": (
         "alpha c data_factor df epsilon gain gamma initial_hessian initial_scale likelihood_temperature losses lr mass "
-        "prior_scale rate reach shape spread temperature tolerance wins"
+        "prior_scale rate reach shape spread temperature tolerance width wins"
     ),
     "-1 0": "rows",
     "0 1.5": "num_targets eps weight_decay",
@@ -292,7 +293,7 @@ LEGAL: dict[str, str] = {
         "transitions tune weights"
     ),
     "True": (
-        "adjusted allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
+        "adjusted all_rows allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
         "randomised schedule_steps sticking_the_landing tempered by_position undecided"
     ),
     "tuple": "probs widths",
@@ -320,7 +321,7 @@ LEGAL: dict[str, str] = {
 
 LEGAL_OF_ONE: dict[str, str] = {
     "": (
-        "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
+        "Warmup.steps WarmStart.steps Width.rows Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
         "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),
@@ -339,7 +340,7 @@ LEGAL_OF_ONE: dict[str, str] = {
     ),
     "True": "nn.FilterResponseNorm.threshold",
     "0 1.5": (
-        "optim.BAOAB.temperature optim.LeimkuhlerMatthews.temperature optim.PSGLD.temperature "
+        "Width.slack optim.BAOAB.temperature optim.LeimkuhlerMatthews.temperature optim.PSGLD.temperature "
         "optim.SGHMC.temperature optim.SGLD.temperature optim.SGNHT.temperature"
     ),
     "whole": "linalg.DiagonalBlock.places linalg.LowRankBlock.places",

@@ -37,6 +37,9 @@ from temperance.posteriors import LaplacePosterior
 _WIDTHS = tuple(10.0 ** (-k / 2) for k in range(-2, 11))  # decades of the prior's variance, from a hundred times it on
 _FINER = (10.0**0.25, 10.0**0.125, 10.0**0.0625)  # where the best is looked for then, on both sides of what was best
 _NOISES = tuple(0.1 * k for k in range(-3, 31))  # log factors on a learned noise scale
+_WORTH = (
+    2.0  # nats that the rows must gain by another noise: of a right one they gain that by chance one time in twenty
+)
 _NUMBERS = 2**22  # of a covariance held at once
 _SLOPES = 20_000  # gradients of single outputs that the rows may cost: a thousand rows of twenty classes
 _COARSE, _FINE = 64, 256  # points of a Gaussian in several outputs, and in one or two
@@ -63,8 +66,8 @@ class Width(Value):
     Args:
         rows: how many are asked, at most; fewer of networks with more than twenty outputs.
         slack: nats that width may cost: of widths whose loss is within ``slack`` of the least, the widest is taken.
-        noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows: on
-            those it was learned on, residuals are smaller.
+        noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows, where
+            they want another one clearly: on those it was learned on, residuals are smaller.
 
     >>> Width(slack=0.0).rows
     1000
@@ -83,8 +86,8 @@ class Width(Value):
     def __post_init__(self) -> None:
         check_count(self.rows, "rows")
         check_flag(self.noise, "noise")
-        if not isinstance(self.slack, int | float) or isinstance(self.slack, bool) or not 0 <= self.slack < math.inf:
-            raise ArgumentError(f"`slack` must be a number of nats, from 0 on; got {shown(self.slack)}.")
+        if not isinstance(self.slack, int | float) or isinstance(self.slack, bool) or not 0 <= self.slack <= 100:
+            raise ArgumentError(f"`slack` must be a number of nats from 0 to 100; got {shown(self.slack)}.")
 
 
 def widened(engine: Engine, posterior: LaplacePosterior, data: Data, width: Width) -> LaplacePosterior:
@@ -157,9 +160,23 @@ class _Choice:
                 return 1.0, 0.0
             top = min(known, key=lambda w: known[w])
             wanted = [w for w in (top * gap, top / gap) if _WIDTHS[-1] <= w <= _WIDTHS[0] and w not in tried]
+        if (
+            len(shifts) > 1
+            and self._total_weight() * (self._least(tried, shifts.index(0.0)) - min(known.values())) < _WORTH
+        ):
+            shifts, tried = (0.0,), {w: losses[[kept]] for w, losses in tried.items()}
+            known = {w: float(losses.min()) for w, losses in tried.items() if bool(torch.isfinite(losses).any())}
         least = min(known.values())
         chosen = max(w for w, loss in known.items() if loss <= least + width.slack)
         return chosen, shifts[int(tried[chosen].argmin())]
+
+    @staticmethod
+    def _least(tried: dict[float, Tensor], column: int) -> float:
+        """The least loss of all widths at one shift of the noise."""
+        return min(float(losses[column]) for losses in tried.values())
+
+    def _total_weight(self) -> float:
+        return float(len(self.data) if self.data.weights is None else self.data.weights.sum())
 
     def _losses(self, widths: list[float], shifts: tuple[float, ...]) -> dict[float, Tensor]:
         """For each width the mean loss of the rows, by shift of the noise."""

@@ -68,7 +68,7 @@ class NoisyDirichlet(ClassLikelihood):
         """softmax(f)."""
         return _PLAIN
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Warn of an energy without a floor."""
         if not self.gaussian and self.alpha < 1:
             warnings.warn(

@@ -55,11 +55,16 @@ class NegativeBinomial(LogMeanCounts):
             return ()
         return (LearnedParameter(LOG_DISPERSION, (self.num_outputs,), initial=-1.0, prior_mean=-1.0, prior_scale=1.5),)
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Start a learned dispersion at that of the targets, (Var y − mean) / mean²: what x explains is still in it."""
         if self.dispersion is not None or len(y) < 2:
             return {}
-        mean, variance = y.double().mean(0).clamp(min=1e-6), y.double().var(0)
+        counts, share = y.double(), torch.ones(len(y), 1, dtype=torch.float64, device=y.device)
+        if weights is not None:
+            share = weights.to(share).view(-1, 1)
+        share = share / share.sum()
+        mean = (share * counts).sum(0).clamp(min=1e-6)
+        variance = (share * (counts - mean).square()).sum(0) * len(y) / (len(y) - 1)
         start = ((variance - mean) / mean.square()).clamp(0.05, 5.0).log()
         start = start if self.num_outputs > 1 else start.mean(0, keepdim=True)
         return {LOG_DISPERSION: start.to(y.dtype)}

@@ -63,9 +63,9 @@ class ZeroInflated(CountLikelihood):
         """See :class:`Likelihood`."""
         return self.each.prepare(super().prepare(y, num_outputs, dtype), num_outputs // 2, dtype)
 
-    def begin(self, y: Tensor) -> dict[str, Tensor]:
+    def begin(self, y: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """As ``each``."""
-        return self.each.begin(y)
+        return self.each.begin(y, weights)
 
     def log_mass(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """log(π + (1 − π) P(0)) at zero, log(1 − π) + log P(y) elsewhere."""
