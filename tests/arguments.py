@@ -321,7 +321,8 @@ LEGAL: dict[str, str] = {
 
 LEGAL_OF_ONE: dict[str, str] = {
     "": (
-        "Warmup.steps WarmStart.steps Width.rows Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
+        "WarmStart.steps Width.rows "
+        "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
         "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
     ),

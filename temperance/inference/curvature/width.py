@@ -66,8 +66,8 @@ class Width(Value):
     Args:
         rows: how many are asked, at most; fewer of networks with more than twenty outputs.
         slack: nats that width may cost: of widths whose loss is within ``slack`` of the least, the widest is taken.
-        noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows, where
-            they want another one clearly: on those it was learned on, residuals are smaller.
+        noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows,
+            where they want another one clearly: on those it was learned on, residuals are smaller.
 
     >>> Width(slack=0.0).rows
     1000
@@ -160,11 +160,11 @@ class _Choice:
                 return 1.0, 0.0
             top = min(known, key=lambda w: known[w])
             wanted = [w for w in (top * gap, top / gap) if _WIDTHS[-1] <= w <= _WIDTHS[0] and w not in tried]
-        if (
-            len(shifts) > 1
-            and self._total_weight() * (self._least(tried, shifts.index(0.0)) - min(known.values())) < _WORTH
-        ):
-            shifts, tried = (0.0,), {w: losses[[kept]] for w, losses in tried.items()}
+        kept = shifts.index(0.0)
+        gain = self._total_weight() * (self._least(tried, kept) - min(known.values()))
+        if len(shifts) > 1 and gain < _WORTH:
+            shifts = (0.0,)
+            tried = {w: losses[[kept]] for w, losses in tried.items()}
             known = {w: float(losses.min()) for w, losses in tried.items() if bool(torch.isfinite(losses).any())}
         least = min(known.values())
         chosen = max(w for w, loss in known.items() if loss <= least + width.slack)
