@@ -143,6 +143,8 @@ class BayesianEstimator(BaseEstimator):
         method = self._method()
         if weights is not None and not weights.all():
             x, y, weights = x[weights > 0], y[weights > 0], weights[weights > 0]
+        if weights is not None and bool((weights == 1).all()):
+            weights = None  # each row once: as without weights, calibration included
         rule = self._calibration_rule()
         cross = self._cross_rule(len(y), weights)
         if (rule is not None or self.calibrate == "cross") and weights is not None:

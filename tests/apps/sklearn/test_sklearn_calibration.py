@@ -56,11 +56,11 @@ def test_only_where_nobody_has_other_wishes() -> None:
     assert BayesianRegressor(**QUICK).fit(X, y).calibrator_ is not None
     for options in ({"calibrate": None}, {"method": "map"}, {"likelihood": tp.StudentT()}):
         assert BayesianRegressor(**{**QUICK, **options}).fit(X, y).calibrator_ is None
-    assert BayesianRegressor(**QUICK).fit(X, y, sample_weight=np.ones(60)).calibrator_ is None
+    assert BayesianRegressor(**QUICK).fit(X, y, sample_weight=np.full(60, 2.0)).calibrator_ is None
     assert BayesianRegressor(**QUICK).fit(X[:49], y[:49]).calibrator_ is None
     assert BayesianRegressor("map", calibrate="cross", **QUICK).fit(X, y).calibrator_ is not None
     with pytest.raises(ArgumentError, match="`calibrate` must be None where rows have weights"):
-        BayesianRegressor(calibrate="cross", **QUICK).fit(X, y, sample_weight=np.ones(60))
+        BayesianRegressor(calibrate="cross", **QUICK).fit(X, y, sample_weight=np.full(60, 2.0))
 
 
 def test_several_columns_have_a_factor_each_and_it_is_saved(tmp_path: Path) -> None:

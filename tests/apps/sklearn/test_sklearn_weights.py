@@ -76,10 +76,21 @@ def test_rows_of_weight_zero_are_no_rows(kind: type[Any]) -> None:
     spoiled_x[bad], spoiled_y[bad] = np.nan, (1 - y[bad] if kind is BayesianClassifier else -9999.0)
     settings: dict[str, Any] = {"method": "Ensemble(MAP(lr=1e-2), 2)", "hidden": (8,), "epochs": 5, "random_state": 0}
     ours = kind(**settings).fit(spoiled_x, spoiled_y, sample_weight=(~bad).astype(float))
-    theirs = kind(**settings).fit(x[~bad], y[~bad], sample_weight=np.ones(int((~bad).sum())))
+    theirs = kind(**settings).fit(x[~bad], y[~bad])
     np.testing.assert_allclose(ours.predict(x), theirs.predict(x), rtol=1e-12)
     if kind is BayesianRegressor:
         np.testing.assert_allclose(ours.predict_interval(x), theirs.predict_interval(x), rtol=1e-12)
+
+
+def test_weights_of_zero_and_one_are_calibrated_as_the_rows_that_are_left() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(75, 2))
+    y, bad = x[:, 0] + rng.normal(size=75), np.arange(75) % 5 == 0
+    settings: dict[str, Any] = {"epochs": 5, "random_state": 0}
+    ours = BayesianRegressor(**settings).fit(x, np.where(bad, -999.0, y), sample_weight=(~bad).astype(float))
+    theirs = BayesianRegressor(**settings).fit(x[~bad], y[~bad])
+    assert ours.calibrator_ is not None
+    np.testing.assert_allclose(ours.predict_interval(x), theirs.predict_interval(x), rtol=1e-12)
 
 
 def test_rows_of_hardly_any_weight_do_hardly_anything() -> None:
