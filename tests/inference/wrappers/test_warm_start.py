@@ -9,6 +9,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.judge import diagnose
+from temperance.run.loop import Loop
 from temperance.testing import assert_moments
 
 F64 = torch.float64
@@ -115,8 +116,6 @@ def test_resuming_in_either_part_is_exact(tmp_path, stop, by):
         pass
 
     def crash(number):
-        from temperance.run.loop import Loop
-
         recorded = Loop._record
 
         def record(self, batch, info):
@@ -135,6 +134,32 @@ def test_resuming_in_either_part_is_exact(tmp_path, stop, by):
     assert torch.equal(again.predict(test.x).probs, whole.predict(test.x).probs)
     loaded = tp.load(tmp_path / "run", problem.network)
     assert torch.equal(loaded.predict(test.x).probs, whole.predict(test.x).probs)
+
+
+def test_what_a_method_keeps_fixed_is_the_optimum_after_resuming_too(tmp_path):
+    """``On`` leaves the rest of the network where it began, which is where the optimiser ended."""
+    problem, train, test = classifier()
+    part = tp.On("0", tp.Collect(tp.SGHMC(lr=0.01), burn=2, every=1))
+    method = tp.WarmStart(part, tp.MAP(lr=0.02), steps=8)
+    whole = tp.fit(problem, method, train, steps=16, batch_size=40, seed=3)
+
+    class Stop(Exception):
+        pass
+
+    recorded = Loop._record
+
+    def record(self, batch, info):
+        recorded(self, batch, info)
+        if self.info.steps == 12:
+            self.save()
+            raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_record", record)
+        with pytest.raises(Stop):
+            tp.fit(problem, method, train, steps=16, batch_size=40, seed=3, checkpoint=tmp_path)
+    again = tp.fit(problem, method, train, steps=16, batch_size=40, seed=3, checkpoint=tmp_path)
+    assert torch.equal(again.predict(test.x).probs, whole.predict(test.x).probs)
 
 
 def test_how_long_it_is():
