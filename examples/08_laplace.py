@@ -25,7 +25,8 @@ for _ in range(1500):
 
 # One pass: the curvature of every layer, and the posterior it implies.
 target = tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
-fitted = tp.fit(target, tp.Laplace(curvature=tp.Dense()), (x, y), start=net)
+# Its width is the prior's own (tune=None); rows that the network has not seen choose another: held_out=(x_new, y_new).
+fitted = tp.fit(target, tp.Laplace(curvature=tp.Dense(), tune=None), (x, y), start=net)
 at = torch.tensor([[-1.0], [0.0], [1.0], [4.0]])
 pred = fitted.predict(at)
 print("   x    mean   what data left open   with noise")
@@ -59,5 +60,5 @@ assert evidence[30] > evidence[2] - 20
 # A part of the network is enough for a classifier: the last layer, with Kronecker factors, any trained nn.Module.
 train, test = tp.data.load("digits")
 digits = tp.Target(tp.nn.MLP(64, [64, 64], 10), tp.Categorical(), tp.GaussianPrior(scale=1.0))
-last = tp.fit(digits, tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-3), tune="layer")), train, epochs=30)
+last = tp.fit(digits, tp.On(tp.last_layer, tp.Laplace(tp.MAP(lr=1e-3))), train, epochs=30)
 print({name: round(value, 3) for name, value in last.evaluate(test).items()})

@@ -44,6 +44,10 @@ DOORS = {
 MADE_FOR = {
     ("engine/native/mlp.py", "model.Bernoulli"): "a kernel in C of exactly this likelihood, not of a subclass",
     ("engine/native/mlp.py", "model.Categorical"): "a kernel in C of exactly this likelihood, not of a subclass",
+    (
+        "engine/native/mlp.py",
+        "model.HeteroscedasticNormal",
+    ): "a kernel in C of exactly this likelihood, not of a subclass",
     ("engine/native/mlp.py", "model.Normal"): "a kernel in C of exactly this likelihood, not of a subclass",
     ("predict/gaussian_sources.py", "posteriors.Process"): "the law of its kernel, the only posterior over functions",
 }

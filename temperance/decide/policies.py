@@ -143,7 +143,8 @@ class FittedPolicy(Policy):
 class ThompsonSampling(FittedPolicy):
     """Act as if one draw of θ from the posterior were the truth (Thompson 1933).
 
-    Explores as much as the posterior leaves open: an arm is pulled with the probability that it is the best.
+    Explores as much as the posterior leaves open: an arm is pulled with the probability that it is the best. A
+    ``Laplace`` takes ``tune=None`` here: the width that predicts best on rows seen so far leaves too little open.
 
     >>> import temperance as tp
     >>> from temperance.decide.bandit import BernoulliBandit, play
@@ -154,7 +155,8 @@ class ThompsonSampling(FittedPolicy):
     ...     def forward(self, context, arm):
     ...         return self.value[arm].unsqueeze(-1)
     >>> make = lambda: tp.Target(Flat(), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
-    >>> policy = ThompsonSampling(make, tp.Laplace(tp.MAP(lr=0.1), tp.Dense()), 2, steps=50, every=20, first=4)
+    >>> belief = tp.Laplace(tp.MAP(lr=0.1), tp.Dense(), tune=None)
+    >>> policy = ThompsonSampling(make, belief, 2, steps=50, every=20, first=4)
     >>> found = play(BernoulliBandit([0.1, 0.9]), policy, 60)
     >>> int(found.arms.sum()) > 40
     True

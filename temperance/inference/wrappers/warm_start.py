@@ -83,8 +83,8 @@ class WarmStart(Wrapper):
         recipes=(
             Recipe(
                 "mile",
-                "Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=8), 300), last=100), MAP(lr=5e-3, patience=20)), 4)",
-                "four early-stopped networks, and a chain of NUTS from each: slow, for small tables",
+                "Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=8), 300), last=100)), 4)",
+                "four trained networks, and a chain of NUTS from each: slow",
             ),
         ),
     )
@@ -127,7 +127,7 @@ class WarmStart(Wrapper):
         base, first = self.base.facts(), self.by.facts()
         cost = Cost(
             max(base.cost.gradients_per_step, first.cost.gradients_per_step),
-            base.cost.copies_of_theta + first.cost.copies_of_theta,
+            base.cost.copies_of_theta + first.cost.copies_of_theta + 1,
         )
         return replace(
             base,
