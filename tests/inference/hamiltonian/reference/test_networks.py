@@ -284,7 +284,7 @@ def test_samplers_agree_on_the_predictions_of_a_network() -> None:
     target, data = _small_regression()
     at = torch.tensor([[-2.5], [-1.0], [0.0], [0.7], [2.5]], dtype=WIDE)
     methods: dict[str, tuple[Any, int, int, int]] = {  # method, burn, draws, every
-        "NUTS": (tp.Warmup(tp.NUTS(max_depth=7), 400, accept=0.9), 400, 300, 1),
+        "NUTS": (tp.Warmup(tp.NUTS(max_depth=7), 400, accept=0.95), 400, 300, 1),
         "HMC": (tp.Warmup(tp.HMC(length=20), 200), 200, 400, 1),
         "MCLMC": (tp.Warmup(tp.MCLMC(length=20), 200), 200, 400, 1),
         "EllipticalSlice": (tp.EllipticalSlice(), 500, 300, 10),
