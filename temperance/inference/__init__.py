@@ -31,6 +31,7 @@ from temperance.inference.langevin.sampler import LangevinSampler, Layerwise, Sa
 from temperance.inference.langevin.sghmc import SGHMC
 from temperance.inference.langevin.sgld import SGLD
 from temperance.inference.langevin.sgnht import SGNHT
+from temperance.inference.langevin.thermal import Thermal
 from temperance.inference.particles.kernels import IMQ, RBF, LinearKernel
 from temperance.inference.particles.repulsive import RepulsiveEnsemble
 from temperance.inference.particles.svgd import SVGD
@@ -38,7 +39,7 @@ from temperance.inference.points.anchored import Anchored
 from temperance.inference.points.map import MAP
 from temperance.inference.points.mc_dropout import MCDropout
 from temperance.inference.points.swag import SWAG
-from temperance.inference.schedules import cosine, flat, glide
+from temperance.inference.schedules import cosine, flat, glide, rise_and_fall
 from temperance.inference.variational.families import FullRank, LowRank, MatrixNormal, MeanField, Radial, TiedScale
 from temperance.inference.variational.ivon import IVON
 from temperance.inference.variational.variational import Variational
@@ -114,6 +115,7 @@ __all__ = [
     "Starts",
     "Subspace",
     "Tempered",
+    "Thermal",
     "TiedScale",
     "Tune",
     "Variational",
@@ -125,4 +127,5 @@ __all__ = [
     "flat",
     "glide",
     "ladder",
+    "rise_and_fall",
 ]

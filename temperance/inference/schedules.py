@@ -23,3 +23,16 @@ def glide(fraction: float) -> float:
 def flat(fraction: float) -> float:
     """1: cycles without a change of pace, for the sake of their ends."""
     return 1.0
+
+
+_RISE = 0.05  # of the run
+
+
+@setting
+def rise_and_fall(fraction: float) -> float:
+    """From 0 to 1 in a straight line over the first twentieth, then ½ (cos π x + 1) over the rest.
+
+    >>> [round(rise_and_fall(x), 2) for x in (0.0, 0.025, 0.05, 0.525, 1.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    return fraction / _RISE if fraction < _RISE else cosine((fraction - _RISE) / (1.0 - _RISE))

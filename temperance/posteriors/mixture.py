@@ -84,8 +84,9 @@ class Mixture(WeightPosterior):
         return self.weights or tuple(1.0 / len(self.components) for _ in self.components)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
-        """The nodes of all components, about ``n`` (30 unless told, where they can be chosen) shared equally."""
-        each = max(1, -(-(DEFAULT_DRAWS if n is None else n) // len(self.components)))
+        """The nodes of all components, about ``n`` (30 unless told, where they can be chosen) shared equally by those
+        that are more than a point."""
+        each = max(1, -(-(DEFAULT_DRAWS if n is None else n) // self._sharing()))
         parts = []
         for k, c in enumerate(self.components):
             wanted = None if n is None and c.finite else each
@@ -95,10 +96,13 @@ class Mixture(WeightPosterior):
         return self._joined(parts)
 
     def growing(self, n: int, seed: int = 0) -> Nodes:
-        """Those of all components, ``n`` shared equally."""
-        each = -(-n // len(self.components))
+        """Those of all components, ``n`` shared equally by those that are more than a point."""
+        each = -(-n // self._sharing())
         seeds = [derive_seed(seed, "component", k) for k in range(len(self.components))]
         return self._joined([c.growing(each, own) for c, own in zip(self.components, seeds, strict=True)])
+
+    def _sharing(self) -> int:
+        return max(1, sum(not component.single for component in self.components))
 
     def _joined(self, parts: list[Nodes]) -> Nodes:
         weights = torch.cat([share * part.weights for share, part in zip(self.shares(), parts, strict=True)])

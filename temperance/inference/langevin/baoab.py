@@ -13,6 +13,7 @@ from temperance.engine.engine import Engine
 from temperance.inference.base import Exactness
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
+from temperance.inference.langevin.thermal import Thermal
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,8 @@ class BAOAB(LangevinSampler):
     (m as it is left by the fluctuation). One gradient a step, as SGD. A pace c scales h: h' = c h and β' = β^c.
 
     Args:
-        lr: ℓ, the instantaneous effect of the mean gradient on θ, as the learning rate of ``torch.optim.SGD``.
+        lr: ℓ, the instantaneous effect of the mean gradient on θ, as the learning rate of ``torch.optim.SGD``;
+            ``Thermal()`` finds one for each tensor.
         momentum: β, what is left of a momentum after a step.
         preconditioner: :class:`Layerwise` masses, or ``None`` for M = I.
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
@@ -50,7 +52,7 @@ class BAOAB(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.POSTERIOR
 
-    lr: float = 0.03
+    lr: float | Thermal = 0.03
     momentum: float = 0.9
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False
@@ -63,9 +65,14 @@ class BAOAB(LangevinSampler):
         """The velocity M⁻¹ m."""
         return {"velocity": torch.zeros_like(theta)}
 
+    def heating(self, num_data: int) -> tuple[float, float]:
+        """See :class:`LangevinSampler`. Each kick adds h² N² σ² before the fluctuation, which leaves β² of it."""
+        left = self.momentum**2
+        return left / (1.0 - left) * 2 * num_data * self.rate / (1 + self.momentum), self.momentum
+
     def move(self, chain: ChainState, tempo: Tempo) -> None:
         """See :class:`BAOAB`."""
-        h = tempo.pace * math.sqrt(2 * self.lr / (tempo.num_data * (1 + self.momentum)))
+        h = tempo.pace * math.sqrt(2 * self.rate / (tempo.num_data * (1 + self.momentum)))
         decay = self.momentum**tempo.pace
         velocity = chain.slots["velocity"]
         velocity.add_(chain.grad, alpha=-h * tempo.num_data)

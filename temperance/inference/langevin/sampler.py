@@ -29,6 +29,7 @@ from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, fill_rows_
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
 from temperance.inference.card import Card, MethodFamily
+from temperance.inference.langevin.thermal import Settling, Thermal
 from temperance.model.theta import Layout
 from temperance.posteriors import Draws, Posterior
 from temperance.posteriors.trace import Transitions
@@ -93,6 +94,7 @@ class ChainState:
     scale: Tensor | None = None
     second_moment: Tensor | None = None
     to_estimate: int = 0
+    settling: Settling | None = None
     pace: float = 1.0
     heat: float = 1.0
     first_loss: float | None = None
@@ -157,7 +159,7 @@ class LangevinSampler(Sampler):
     scaled_slots: ClassVar[tuple[str, ...]] = ("velocity",)
     """The slots that are multiplied by the change of s where masses change."""
 
-    lr: float
+    lr: float | Thermal
     preconditioner: Layerwise | None
     allow_batch_norm: bool
 
@@ -179,10 +181,25 @@ class LangevinSampler(Sampler):
         """The factor by which the kinetic temperature exceeds T as the step vanishes."""
         return 1.0
 
+    def heating(self, num_data: int) -> tuple[float, float] | None:
+        """a h² N² at ``rate`` one, by which gradients of variance σ² raise the kinetic temperature, and what a step
+        leaves of a velocity; ``None`` for rules that have no such step to set."""
+        return None
+
+    @property
+    def rate(self) -> float:
+        """ℓ; one where each tensor finds a step of its own, which its mass then says."""
+        return 1.0 if isinstance(self.lr, Thermal) else self.lr
+
     # ------------------------------------------------------------------ the contract
 
     def _check(self) -> None:
-        check_positive(self.lr, "lr")
+        if not isinstance(self.lr, Thermal):
+            check_positive(self.lr, "lr")
+        elif self.heating(1) is None:
+            raise ArgumentError(f"`lr` must be a number for {type(self).__name__}; only SGHMC and BAOAB can set it.")
+        elif self.preconditioner is not None:
+            raise ArgumentError("`preconditioner` must be None where `lr` is Thermal(), which sets masses itself.")
         check_flag(self.allow_batch_norm, "allow_batch_norm")
         if self.preconditioner is not None and not isinstance(self.preconditioner, Layerwise):
             raise ArgumentError(f"`preconditioner` must be Layerwise() or None; got {shown(self.preconditioner)}.")
@@ -224,6 +241,10 @@ class LangevinSampler(Sampler):
             layout=engine.layout,
         )
         state.to_estimate = self.preconditioner.batches if self.preconditioner is not None else 0
+        if isinstance(self.lr, Thermal):
+            if engine.temperature == 0:
+                raise ArgumentError("`lr` must be a number at temperature 0, where there is no heat to set it by.")
+            state.settling = Settling.begin(theta, engine.layout)
         return state
 
     def step(self, engine: Engine, state: ChainState, batch: Batch) -> tuple[ChainState, Info]:
@@ -233,6 +254,8 @@ class LangevinSampler(Sampler):
     def _advance(self, engine: Engine, state: ChainState, batch: Batch, losses: Tensor) -> tuple[ChainState, Info]:
         check_num_data(batch)
         loss = float(losses.mean())
+        if state.settling is not None and not self._settles(engine, state, batch, losses):
+            return state, Info(loss)
         status = _judge(state, loss)
         state.moved = False
         if not status.ok:
@@ -265,6 +288,60 @@ class LangevinSampler(Sampler):
         """The chains' present places, a single draw each; :class:`Collect` keeps many."""
         return present_places(state)
 
+    # ------------------------------------------------------------------ steps that set themselves
+
+    def _settles(self, engine: Engine, state: ChainState, batch: Batch, losses: Tensor) -> bool:
+        """Look at the gradient, now and then choose steps anew; whether the chain moves now."""
+        rule, settling = self.lr, state.settling
+        assert isinstance(rule, Thermal)
+        assert settling is not None
+        if batch.total_steps is None:
+            raise ArgumentError("`lr` must be a number where the length of the run is not known; got Thermal().")
+        state.moved = False
+        heating = self.heating(batch.num_data)
+        assert heating is not None
+        if batch.progress >= rule.share and settling.steps:
+            self._change_masses(state, settling.settled(rule, state.scale, heating[0], engine.temperature))
+            state.settling = None
+            return True
+        loss = float(losses.amax())
+        if state.first_loss is None and math.isfinite(loss):
+            state.first_loss = loss
+        finite = math.isfinite(float(_wide(state.grad).sum()))
+        if not finite or settling.has_left(loss, state.first_loss or 0.0):
+            self._go_home(state, settling)
+            return False
+        layout, sizes = state.layout, _sizes(state.layout)
+        velocity = state.slots["velocity"]
+        kinetic = _squares(layout, velocity) / sizes
+        if state.scale is not None:
+            kinetic = kinetic / state.scale.cpu().square()
+        still = settling.stands_still
+        if settling.look(_squares(layout, state.grad) / sizes, kinetic):
+            temperature, bias = engine.temperature * state.heat, self.kinetic_bias(state.pace)
+            later = batch.progress >= 0.5 * rule.share
+            if temperature > 0:
+                self._change_masses(
+                    state, settling.choose(rule, state.scale, heating[0], temperature, bias, sizes, heating[1], later)
+                )
+        return not still
+
+    def _go_home(self, state: ChainState, settling: Settling) -> None:
+        """Where the chains began, standing, with smaller steps."""
+        settling.retreat(None if state.scale is None else state.scale.cpu())
+        state.theta.copy_(settling.home)
+        for name in self.scaled_slots:
+            state.slots[name].zero_()
+        if state.scale is not None:
+            state.scale = torch.minimum(state.scale.cpu(), settling.bound.sqrt()).to(state.scale)
+
+    def _change_masses(self, state: ChainState, scale: Tensor) -> None:
+        """Every tensor keeps its kinetic temperature."""
+        change = scale if state.scale is None else scale / state.scale.cpu()
+        for name in self.scaled_slots:
+            scale_tensors_(state, name, change)
+        state.scale = scale
+
     # ------------------------------------------------------------------ preconditioner
 
     def _estimate(self, state: ChainState) -> None:
@@ -275,11 +352,8 @@ class LangevinSampler(Sampler):
         state.to_estimate -= 1
         if state.to_estimate == 0:
             mass = (state.second_moment / self.preconditioner.batches + self.preconditioner.epsilon).sqrt()
-            scale = (mass / mass.amin(-1, keepdim=True)).rsqrt()
-            change = scale if state.scale is None else scale / state.scale.cpu()
-            for name in self.scaled_slots:
-                scale_tensors_(state, name, change)
-            state.scale, state.second_moment = scale, None
+            self._change_masses(state, (mass / mass.amin(-1, keepdim=True)).rsqrt())
+            state.second_moment = None
 
 
 def present_places(chain: ChainState) -> tuple[Posterior, ...]:

@@ -14,6 +14,7 @@ from temperance.engine.native import NormalStream, symplectic_euler_
 from temperance.inference.base import Exactness
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
+from temperance.inference.langevin.thermal import Thermal
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class SGHMC(LangevinSampler):
     as h → 0 its kinetic temperature is 2T/(1+β), while θ is right.
 
     Args:
-        lr: ℓ, the learning rate of ``torch.optim.SGD`` on the mean loss.
+        lr: ℓ, the learning rate of ``torch.optim.SGD`` on the mean loss; ``Thermal()`` finds one for each tensor.
         momentum: β, the momentum of ``torch.optim.SGD``.
         preconditioner: :class:`Layerwise` masses, or ``None`` for M = I.
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
@@ -50,13 +51,19 @@ class SGHMC(LangevinSampler):
         MethodFamily.LANGEVIN,
         papers=("Chen et al., Stochastic gradient Hamiltonian Monte Carlo, ICML 2014", *Layerwise.card.papers),
         exact="its own, known law; SGD with momentum as T → 0",
-        recipes=(Recipe("sghmc", "Collect(SGHMC(lr=0.02))", "draws by stochastic-gradient Hamiltonian Monte Carlo"),),
+        recipes=(
+            Recipe(
+                "sghmc",
+                "WarmStart(Collect(SGHMC(lr=Thermal())), MAP(lr=5e-3, patience=0.1))",
+                "draws around a trained network, by SG Hamiltonian Monte Carlo",
+            ),
+        ),
         demo=(Recipe("SGHMC", "Collect(SGHMC(lr=0.03))"),),
     )
 
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
-    lr: float = 0.03
+    lr: float | Thermal = 0.03
     momentum: float = 0.9
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False
@@ -69,7 +76,7 @@ class SGHMC(LangevinSampler):
         """T Λ⁻¹ b (b I − h²Λ/4)⁻¹, b = (1 + β)/2."""
         b = 0.5 * (1 + self.momentum)
         unit = torch.eye(len(precision), dtype=precision.dtype)
-        return temperature * b * torch.linalg.inv(precision @ (b * unit - self.lr / (4 * num_data) * precision))
+        return temperature * b * torch.linalg.inv(precision @ (b * unit - self.rate / (4 * num_data) * precision))
 
     def slots(self, theta: Tensor, engine: Engine) -> dict[str, Tensor]:
         """The velocity M⁻¹ m."""
@@ -79,9 +86,13 @@ class SGHMC(LangevinSampler):
         """2 / (1 + β')."""
         return 2.0 / (2.0 - pace * (1.0 - self.momentum))
 
+    def heating(self, num_data: int) -> tuple[float, float]:
+        """See :class:`LangevinSampler`. Each step adds h² N² σ² to the noise 2 T (1 − β) of a momentum."""
+        return 0.5 * num_data * self.rate / (1.0 - self.momentum), self.momentum
+
     def _numbers(self, tempo: Tempo) -> tuple[float, float, float, float]:
         """β', h N, the size of the noise, h."""
-        h = tempo.pace * math.sqrt(self.lr / tempo.num_data)
+        h = tempo.pace * math.sqrt(self.rate / tempo.num_data)
         friction = tempo.pace * (1.0 - self.momentum)
         return 1.0 - friction, h * tempo.num_data, math.sqrt(2 * tempo.temperature * friction), h
 

@@ -53,7 +53,9 @@ class Anchored(Wrapper):
         papers=("Pearce et al., Uncertainty in neural networks: approximately Bayesian ensembling, AISTATS 2020",),
         recipes=(
             Recipe(
-                "anchored", "Ensemble(Anchored(MAP(lr=5e-3)), 5)", "five networks, each pulled to its own prior draw"
+                "anchored",
+                "Ensemble(Anchored(MAP(lr=5e-3, patience=0.1)), 5)",
+                "five networks, each pulled to its own prior draw",
             ),
         ),
         demo=(Recipe("Anchored × 5", "Ensemble(Anchored(MAP(lr=1e-3)), 5)"),),

@@ -23,6 +23,8 @@ from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.posteriors import Point, Posterior
 
 _DIVERGENCE = 1e4  # how many times the first loss counts as divergence
+_ASIDE = 1000  # rows, at most, that are kept apart to say when to stop
+_LEAST_PATIENCE = 5  # epochs
 
 
 @dataclass
@@ -53,8 +55,9 @@ class MAP(Inference[MAPState]):
         scheduler: any ``torch.optim.lr_scheduler`` class, with ``scheduler_args``; stepped once an epoch, or every
             step with ``schedule_steps=True``.
         clip: largest Euclidean norm of the gradient; larger ones are scaled down to it.
-        patience: stop after so many epochs without a better score on held-out data (``fit(..., held_out=0.1)``) and
-            keep the best θ.
+        patience: stop after so many epochs without a better score on held-out data, and keep the best θ. A fraction is
+            one of the run's epochs, five at least: ``patience=0.1``, where nothing else is known. Without
+            ``fit(..., held_out=...)`` a tenth of the data is kept apart for it.
 
     It is exact where the posterior mean is the mode: on a linear-Gaussian model it finds μ.
 
@@ -80,7 +83,7 @@ class MAP(Inference[MAPState]):
     scheduler_args: Mapping[str, Any] = field(default_factory=dict)
     schedule_steps: bool = False
     clip: float | None = None
-    patience: int | None = None
+    patience: int | float | None = None
 
     def __post_init__(self) -> None:
         check_positive(self.lr, "lr")
@@ -88,8 +91,7 @@ class MAP(Inference[MAPState]):
             raise ArgumentError(f"`optimizer` must be a torch.optim.Optimizer class; got {shown(self.optimizer)}.")
         if self.clip is not None:
             check_positive(self.clip, "clip")
-        if self.patience is not None:
-            check_count(self.patience, "patience")
+        self._check_patience()
         optimisers.check_settings(self.optimizer_args, self.scheduler, self.scheduler_args)
         check_flag(self.schedule_steps, "schedule_steps")
         decay = dict(self.optimizer_args).get("weight_decay")
@@ -101,9 +103,23 @@ class MAP(Inference[MAPState]):
                 stacklevel=3,
             )
 
+    def _check_patience(self) -> None:
+        if self.patience is None:
+            return
+        if isinstance(self.patience, float) and not 0 < self.patience < 1:
+            raise ArgumentError(
+                f"`patience` must be a number of epochs, or a fraction of the run's strictly between 0 and 1; got "
+                f"{self.patience}."
+            )
+        if not isinstance(self.patience, float):
+            check_count(self.patience, "patience")
+
     def facts(self) -> Facts:
         """A point, which is μ where the posterior is Gaussian."""
-        return Facts(gives=Point, exact=Exactness.MEAN, cost=self._cost(), held_out=self.patience is not None)
+        stops = self.patience is not None
+        return Facts(
+            gives=Point, exact=Exactness.MEAN, cost=self._cost(), held_out=stops, sets_aside=_ASIDE if stops else None
+        )
 
     def _cost(self) -> Cost:
         """θ and gradient, and two moments for Adam and its kin (less for SGD). L-BFGS takes many gradients a step."""
@@ -150,11 +166,11 @@ class MAP(Inference[MAPState]):
             if status.ok:
                 optimisers.clip_(state.grad, self.clip)
                 state.optimizer.step()
+        done = False
         metrics: dict[str, float] = {}
         if status.ok:
             self.schedule(state, batch)
-            metrics = self._look_at_held_out(engine, state, batch)
-        done = self._has_stopped(state)
+            done, metrics = self._look_at_held_out(engine, state, batch)
         return state, Info(loss, EARLY_STOPPED if done and status.ok else status, done, metrics)
 
     def posteriors(self, engine: Engine, state: MAPState, data: Data | None) -> tuple[Posterior, ...]:
@@ -183,22 +199,29 @@ class MAP(Inference[MAPState]):
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             optimisers.advance(state.scheduler)
 
-    def _has_stopped(self, state: MAPState) -> bool:
-        """Whether no member has improved for long enough."""
-        return self.patience is not None and bool(state.stale) and min(state.stale) >= self.patience
+    def _epochs_of_patience(self, batch: Batch) -> int:
+        """How many epochs it waits for, in this run."""
+        if not isinstance(self.patience, float):
+            return self.patience or 0
+        if batch.total_steps is None or batch.steps_per_epoch is None:
+            raise ArgumentError(
+                f"`patience` must be a number of epochs where the length of the run is not known; got {self.patience}."
+            )
+        return max(_LEAST_PATIENCE, round(self.patience * batch.total_steps / batch.steps_per_epoch))
 
-    def _look_at_held_out(self, engine: Engine, state: MAPState, batch: Batch) -> dict[str, float]:
-        """After each epoch: score held-out data, and keep the best θ of each member that has not stopped."""
-        if self.patience is None or not batch.last:
-            return {}
-        assert batch.held_out is not None
+    def _look_at_held_out(self, engine: Engine, state: MAPState, batch: Batch) -> tuple[bool, dict[str, float]]:
+        """After each epoch: score held-out data, and keep the best θ of each member that has not stopped. Whether all
+        have; of too few rows to keep any apart, none does."""
+        if self.patience is None or not batch.last or batch.held_out is None:
+            return False, {}
+        patience = self._epochs_of_patience(batch)
         scores = [engine.held_out_score(row, batch.held_out, state.buffers) for row in state.theta]
         if state.best_theta is None:
             state.best_theta = state.theta.detach().clone()
             state.best_score = [-math.inf] * len(scores)
             state.stale = [0] * len(scores)
         for k, score in enumerate(scores):
-            if state.stale[k] >= self.patience:
+            if state.stale[k] >= patience:
                 continue  # this member has stopped, though the others still train
             state.stale[k] += 1
             if score > state.best_score[k]:
@@ -206,4 +229,4 @@ class MAP(Inference[MAPState]):
                 state.best_score[k] = score
                 state.best_theta[k] = state.theta[k].detach()
                 state.best_buffers = {name: value.clone() for name, value in state.buffers.items()}
-        return {"held_out_score": sum(scores) / len(scores)}
+        return min(state.stale) >= patience, {"held_out_score": sum(scores) / len(scores)}

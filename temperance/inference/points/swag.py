@@ -89,12 +89,12 @@ class SWAG(Wrapper):
         recipes=(
             Recipe(
                 "swag",
-                "SWAG(MAP(lr=5e-3))",
+                "WarmStart(SWAG(MAP(lr=5e-3), start=0.0), MAP(lr=5e-3, patience=0.1))",
                 "a Gaussian through the last places that ordinary training passes",
             ),
             Recipe(
                 "multiswag",
-                "Ensemble(SWAG(MAP(lr=5e-3)), 5)",
+                "Ensemble(WarmStart(SWAG(MAP(lr=5e-3), start=0.0), MAP(lr=5e-3, patience=0.1)), 5)",
                 "five Gaussians, each through the last places of its own training",
             ),
         ),

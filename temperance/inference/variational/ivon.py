@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from temperance.engine.native import NormalStream
 from temperance.engine.native.gaussian import can_fuse, draw_by_precision_, ivon_
 from temperance.inference.base import Info
 from temperance.inference.card import Card, MethodFamily, Recipe
+from temperance.inference.schedules import rise_and_fall
 from temperance.inference.variational.expectations import judge
 from temperance.inference.variational.natural import NaturalGradient, NaturalState
 
@@ -41,7 +43,8 @@ class IVON(NaturalGradient):
         samples: draws a step, one gradient each.
         antithetic: draws in pairs ±ε.
         clip: largest change of a weight in one step.
-        schedule: a factor on ``lr`` by the fraction of the run: ``tp.flat``, ``tp.cosine``, or a function of your own.
+        schedule: a factor on ``lr`` by the fraction of the run: ``tp.rise_and_fall``, ``tp.flat``, or a function
+            of your own.
         draws: for networks with batch norm, the number of draws that get batch statistics of their own.
 
     Its fixed point on a linear-Gaussian model is the optimum of the mean field: mean μ, variances T/Λᵢᵢ.
@@ -59,9 +62,17 @@ class IVON(NaturalGradient):
         "independent normals by natural gradients, at the price of Adam",
         MethodFamily.VARIATIONAL,
         papers=("Shen et al., Variational learning is effective for large deep networks, ICML 2024",),
-        recipes=(Recipe("ivon", "IVON(lr=0.1)", "the best Gaussian without correlations, by natural gradients"),),
+        recipes=(
+            Recipe(
+                "ivon",
+                "WarmStart(IVON(lr=0.1, clip=0.01), MAP(lr=5e-3, patience=0.1))",
+                "the best Gaussian without correlations, by natural gradients",
+            ),
+        ),
         demo=(Recipe("IVON", "IVON(lr=0.1)"),),
     )
+
+    schedule: Callable[[float], float] = rise_and_fall
 
     def look(self, engine: Engine, state: NaturalState, batch: Batch, root: Tensor) -> tuple[float, Tensor, Tensor]:
         """See :class:`NaturalGradient`."""

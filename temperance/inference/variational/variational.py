@@ -121,7 +121,13 @@ class Variational(Inference[VariationalState]):
             "Blundell et al., Weight uncertainty in neural networks, ICML 2015",
         ),
         exact="where the family holds the posterior",
-        recipes=(Recipe("vi", "Variational(MeanField(), lr=5e-3)", "the best Gaussian without correlations"),),
+        recipes=(
+            Recipe(
+                "vi",
+                "WarmStart(Variational(MeanField(), lr=5e-3), MAP(lr=5e-3, patience=0.1))",
+                "the best Gaussian without correlations, from a trained network",
+            ),
+        ),
         demo=(Recipe("Mean field", "Variational(MeanField(), lr=1e-3)"),),
     )
 
@@ -140,7 +146,7 @@ class Variational(Inference[VariationalState]):
     kl: Literal["auto", "closed", "sampled"] = "auto"
     warmup: float = 0.0
     settle: float = 0.5
-    initial_scale: float = 0.05
+    initial_scale: float = 0.01
     draws: int = 30
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""``WarmStart``: optimise, then sample."""
+"""``WarmStart``: optimise, then sample; rows that neither has seen weigh the two."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,30 +11,55 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_flag, shown
+from temperance.core.checks import check_count, check_flag, check_level, shown
 from temperance.core.encoding import SCRATCH, encode, restore
-from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.errors import ArgumentError, NumericalError, TemperanceWarning
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
-from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.base import (
+    Cost,
+    Exactness,
+    Facts,
+    Inference,
+    Info,
+    NeedsData,
+    Starts,
+    Wrapper,
+    WrapperState,
+    refuse,
+)
+from temperance.inference.batch_statistics import batch_statistics
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
-from temperance.inference.wrappers.parts import first_part, second_part, some_rows, streams_of
-from temperance.posteriors import Posterior, centre_of
+from temperance.inference.wrappers.parts import (
+    check_same_length,
+    first_part,
+    second_part,
+    some_rows,
+    split_run,
+    streams_of,
+)
+from temperance.inference.wrappers.weighing import log_densities, weight_of_first
+from temperance.posteriors import Mixture, Point, Posterior, centre_of
 
-_HELD_OUT = 1000  # rows, at most, that say when to stop
+_STEPS = 2000  # of the optimiser, where the method has a length of its own
+_MOST = 0.75  # of the run, where it has none
+_HARDLY = 0.1  # the weight below which what came after the start was hardly worth it
 
 
 @dataclass
 class WarmStartState(WrapperState):
     """The method's own state (before it begins, one of the right shapes), that of the optimiser while it runs, the seed
-    of each member, a generator of rows, and where each member begins (E × P), once it is ``ready``."""
+    of each member, a generator of rows, where each member begins (E × P), once it is ``ready``, and after how many
+    steps that was."""
 
     first: Any
     seeds: list[int]
     rows: torch.Generator
     points: Tensor
+    total_steps: int | None = None
+    first_steps: int | None = None
     stopped: bool = False
     ready: bool = False
     begun: bool = field(default=False, metadata=SCRATCH)
@@ -50,16 +76,26 @@ class WarmStart(Wrapper):
     (Sommer et al., 2025, with microcanonical dynamics): the average over basins of ensembles and the average within a
     basin of samplers.
 
+    Where ``by`` stops by held-out rows that ``base`` does not learn from, these also say how much ``base`` is worth
+    beside the network that it began with, so that what comes out is no worse than that network by more than they can
+    tell, whatever became of the method (see :func:`~temperance.inference.wrappers.weighing.weight_of_first`):
+
+        p(θ) = w δ(θ − θ₀) + (1 − w) p_base(θ),     w = E[w | held-out rows],  w ~ Beta(½, ½) before.
+
     Args:
-        base: ``Collect(Warmup(NUTS(), 200), last=100)``, or any other method that starts somewhere.
-        by: what finds the start: ``MAP(lr=5e-3, patience=20)``, or any other method that gives a point. Where it stops
+        base: ``Variational()``, ``Collect(SGHMC())``, ``Collect(Warmup(NUTS(), 200), last=100)``, or any other method
+            that starts somewhere.
+        by: what finds the start: ``MAP(lr=2e-3, patience=0.1)``, or any other method that gives a point. Where it stops
             by held-out rows and none are given, a tenth of the data is kept apart for it.
-        steps: how many steps of the run are its, at most.
+        steps: how many steps of the run are its, at most, or which fraction of them. ``None``: 2,000 where the method
+            has a length of its own, as ``Warmup`` has, and else three quarters of the run. Of a fraction, what is left
+            when it stops early goes to the method.
         batch_size: rows a step of it, where ``base`` reads all data at every step.
         all_rows: whether ``base``, where it reads all data, learns from the rows that were held out as well: nothing is
-            left to be chosen by them.
+            left to be chosen by them then, and it is not weighed.
+        weigh: whether held-out rows weigh start and method as above. Without, only the method's posterior is kept.
 
-    The start is forgotten: what is exact of ``base`` is exact of this.
+    The start is forgotten: what is exact of ``base`` is exact of this, where nothing is weighed.
 
     >>> import temperance as tp
     >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)
@@ -77,7 +113,7 @@ class WarmStart(Wrapper):
             "Sommer et al., Microcanonical Langevin ensembles: advancing the sampling of Bayesian neural networks, "
             "ICLR 2025",
         ),
-        exact="as its method",
+        exact="as its method, where nothing is weighed",
         cost="the optimiser's, then the method's",
         shown=("WarmStart(Collect(Warmup(NUTS())))",),
         recipes=(
@@ -90,18 +126,23 @@ class WarmStart(Wrapper):
     )
 
     base: Inference[Any]
-    by: Inference[Any] = field(default_factory=lambda: MAP(lr=5e-3, patience=20))
-    steps: int = 2000
+    by: Inference[Any] = field(default_factory=lambda: MAP(lr=5e-3, patience=0.1))
+    steps: int | float | None = None
     batch_size: int = 32
     all_rows: bool = True
+    weigh: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.by, Inference):
-            raise ArgumentError(f"`by` must be a method such as MAP(lr=5e-3, patience=20); got {shown(self.by)}.")
+            raise ArgumentError(f"`by` must be a method such as MAP(lr=5e-3, patience=0.1); got {shown(self.by)}.")
         super().__post_init__()
-        check_count(self.steps, "steps")
+        if isinstance(self.steps, float):
+            check_level(self.steps, "steps")
+        elif self.steps is not None:
+            check_count(self.steps, "steps")
         check_count(self.batch_size, "batch_size")
         check_flag(self.all_rows, "all_rows")
+        check_flag(self.weigh, "weigh")
 
     def check_base(self, base: Inference[Any]) -> None:
         """There must be one point to start at, and something to start."""
@@ -110,7 +151,7 @@ class WarmStart(Wrapper):
                 self,
                 self.by,
                 f"the start is a point, and {type(self.by).__name__} gives a {self.by.facts().gives.__name__}",
-                "WarmStart(Collect(Warmup(NUTS(), 200), last=100), MAP(lr=5e-3, patience=20))",
+                "WarmStart(Collect(Warmup(NUTS(), 200), last=100), MAP(lr=5e-3, patience=0.1))",
             )
         if base.facts().streams > 1 or base.facts().default_steps == 0:
             name = type(base).__name__
@@ -129,24 +170,51 @@ class WarmStart(Wrapper):
             max(base.cost.gradients_per_step, first.cost.gradients_per_step),
             base.cost.copies_of_theta + first.cost.copies_of_theta + 1,
         )
-        return replace(
+        own, share = base.default_steps, self._share()
+        length = None if own is None else round(own / (1 - share)) if share is not None else own + self._count()
+        first_steps = self._count() if length is None or own is None else length - own
+        made = replace(
             base,
             cost=cost,
-            default_steps=None if base.default_steps is None else self.steps + base.default_steps,
+            default_steps=length,
             held_out=base.held_out or first.held_out,
-            sets_aside=_HELD_OUT if first.held_out else base.sets_aside,
-            settling=None if base.settling is None else self.steps + base.settling,
+            sets_aside=first.sets_aside if first.held_out else base.sets_aside,
+            settling=None if base.settling is None else first_steps + base.settling,
         )
+        return replace(made, gives=Mixture, exact=Exactness.APPROXIMATE) if self._weighs() else made
+
+    def _share(self) -> float | None:
+        """The fraction of the run that is the optimiser's; ``None``: so many steps, however long it is."""
+        if self.steps is None and self.base.facts().default_steps is None:
+            return _MOST
+        return self.steps if isinstance(self.steps, float) else None
+
+    def _count(self) -> int:
+        return self.steps if isinstance(self.steps, int) else _STEPS
+
+    def _first_steps(self, total: int | None) -> int:
+        """The optimiser's, in a run of so many."""
+        share = self._share()
+        return self._count() if share is None else split_run(total, share)
+
+    def _weighs(self) -> bool:
+        """Whether held-out rows are there that the method does not learn from, and its posterior has draws of θ through
+        the network, as its start has."""
+        base = self.base.facts()
+        sees_all = self.all_rows and base.reads == "full"
+        draws = base.gives.predicts != "linearised" and not base.own_likelihood
+        return self.weigh and self.by.facts().held_out and not sees_all and draws
 
     def check_run(self, steps: int) -> None:
         """As both parts do."""
-        if steps <= self.steps:
+        first = self._first_steps(steps)
+        if steps <= first:
             raise ArgumentError(
-                f"`steps` of the run must exceed the {self.steps} that are {type(self.by).__name__}'s (`steps` of "
+                f"`steps` of the run must exceed the {first} that are {type(self.by).__name__}'s (`steps` of "
                 f"WarmStart); got {steps}."
             )
-        self.by.check_run(self.steps)
-        self.base.check_run(steps - self.steps)
+        self.by.check_run(first)
+        self.base.check_run(steps - first)
 
     def at_once(self, engine: Engine, starts: Starts) -> bool:
         """Where both can."""
@@ -182,27 +250,35 @@ class WarmStart(Wrapper):
 
     def step(self, engine: Engine, state: WarmStartState, batch: Batch) -> tuple[WarmStartState, Info]:
         """A step of the optimiser, or of the method."""
-        if batch.step >= self.steps:
+        if self._share() is not None:
+            check_same_length(state.total_steps, batch.total_steps)
+        state.total_steps = batch.total_steps
+        if state.first_steps is not None:
             self._go_on(engine, state)
-            state.base, info = self.base.step(engine, state.base, second_part(self._all_rows(batch), self.steps))
+            state.base, info = self.base.step(engine, state.base, second_part(self._all_rows(batch), state.first_steps))
             return state, info
-        info = Info(0.0)
+        first, info = self._first_steps(batch.total_steps), Info(0.0)
         if not state.stopped:
-            here, streams = first_part(batch, self.steps), len(state.seeds) * self.by.facts().streams
+            here, streams = first_part(batch, first), len(state.seeds) * self.by.facts().streams
             if self.base.facts().reads == "full":
                 here = some_rows(here, self.batch_size, streams, state.rows)
             else:
                 here = streams_of(here, streams)
             state.first, info = self.by.step(engine, state.first, here)
             state.stopped = info.done
-        if info.status.ok and batch.step + 1 == self.steps:
-            found = [centre_of(point).mean for point in self.by.posteriors(engine, state.first, None)]
-            state.points.copy_(torch.stack(found))
-            state.base = self._begin(engine, state.points.clone(), state.seeds)
-            state.first, state.ready, state.begun = None, True, True
-            if state.folder is not None:
-                self.base.keep_in(state.base, state.folder)
+        at_end = batch.step + 1 == first or (state.stopped and self._share() is not None)
+        if info.status.ok and at_end:
+            self._switch(engine, state, batch.step + 1)
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
+
+    def _switch(self, engine: Engine, state: WarmStartState, steps: int) -> None:
+        """The optimiser has ended, after so many steps: the method begins there."""
+        found = [centre_of(point).mean for point in self.by.posteriors(engine, state.first, None)]
+        state.points.copy_(torch.stack(found))
+        state.base = self._begin(engine, state.points.clone(), state.seeds)
+        state.first, state.first_steps, state.ready, state.begun = None, steps, True, True
+        if state.folder is not None:
+            self.base.keep_in(state.base, state.folder)
 
     def _go_on(self, engine: Engine, state: WarmStartState) -> None:
         """In a run that was resumed the method's state was put into one that began elsewhere; here it moves into one
@@ -236,4 +312,33 @@ class WarmStart(Wrapper):
                 "fit again with the same checkpoint."
             )
         self._go_on(engine, state)
-        return self.base.posteriors(engine, state.base, data)
+        found = self.base.posteriors(engine, state.base, data)
+        if not self._weighs():
+            return found
+        if data is None:
+            raise NeedsData("the rows that were held out weigh the method's posterior.")
+        return tuple(self._weighed(engine, *pair, data) for pair in zip(state.points, found, strict=True))
+
+    def _weighed(self, engine: Engine, theta: Tensor, found: Posterior, data: Data) -> Posterior:
+        """The start and what came of it, as held-out rows want them."""
+        others = data.held_out
+        if others is None or found.predicts != "network":
+            return found
+        start = Point(theta.clone(), batch_statistics(engine, theta, data) if engine.target.moving else {})
+        before, after = (log_densities(engine, each, others) for each in (start, found))
+        w = weight_of_first(before, after, others.weights)
+        if 1 - w < _HARDLY:
+            warnings.warn(
+                f"{len(others)} rows that were held out are predicted better by the network that "
+                f"{type(self.base).__name__} began with than by what came of it (mean log-likelihood "
+                f"{_mean(before, others):.3f} and {_mean(after, others):.3f}), whose weight in the posterior is "
+                f"{1 - w:.2f}. Another learning rate, a longer run, or a narrower prior may help.",
+                TemperanceWarning,
+                stacklevel=2,
+            )
+        return Mixture((start, found), (w, 1 - w))
+
+
+def _mean(rows: Tensor, data: Data) -> float:
+    weights = torch.ones_like(rows) if data.weights is None else data.weights.to(rows)
+    return float((weights * rows).sum() / weights.sum())

@@ -35,7 +35,9 @@ def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Chain,
         posterior = run
     if target is None:
         raise ArgumentError("`target` must be given where `run` is not what `fit` returned; got None.")
-    found = [part.inside(target) for _, part in posterior.parts()]  # of a part of θ: in the coordinates of that part
+    parts = [part for _, part in posterior.parts()]
+    parts = [part for part in parts if not part.single] or parts  # a point beside a chain is where it began
+    found = [part.inside(target) for part in parts]  # of a part of θ: in the coordinates of that part
     chains = tuple(chain for _, part in found for chain in chains_of(part))
     target = found[0][0]
     assert target is not None
@@ -47,8 +49,11 @@ def unpack(run: Run, target: Target | None = None) -> tuple[Target, tuple[Chain,
 
 
 def chains_of(posterior: Posterior) -> tuple[Chain, ...]:
-    """The chains inside, mixtures of mixtures included."""
+    """The chains inside, mixtures of mixtures included. The point that a chain began at, and that is kept beside it
+    (:class:`~temperance.WarmStart`), is none."""
     found = [part for _, part in posterior.parts()]
+    if any(isinstance(part, Chain) for part in found):
+        found = [part for part in found if not part.single]
     other = [part for part in found if not isinstance(part, Chain)]
     if other:
         raise ArgumentError(

@@ -28,23 +28,24 @@ from temperance.lab.tasks import HALVES, POST_HOC, TABLES, TASKS, Rows, Task, fi
 from temperance.lab.versus import LEVEL, Board, average, ratio
 from temperance.lab.versus_page import everything, heat_map, summary
 
+START = "MAP(lr=2e-3, patience=0.1)"
 METHODS = {
     "map": "MAP(lr=2e-3)",
-    "tuned-map": "MAP(lr=2e-3, patience={patience})",
-    "laplace": "Laplace(MAP(lr=2e-3))",
-    "last-layer": "On(last_layer, Laplace(MAP(lr=2e-3)))",
-    "vi": "Variational(MeanField(), lr=2e-3)",
-    "ivon": "IVON(lr=0.1)",
-    "swag": "SWAG(MAP(lr=2e-3))",
-    "multiswag": "Ensemble(SWAG(MAP(lr=2e-3)), 5)",
-    "sghmc": "Collect(SGHMC(lr=0.03))",
-    "cyclical": "Collect(Cyclical(SGHMC(lr=0.03), cycle={cycle}, start={start}))",
-    "dropout": "MCDropout(MAP(lr=2e-3))",
-    "anchored": "Ensemble(Anchored(MAP(lr=2e-3)), 5)",
-    "ensemble": "Ensemble(MAP(lr=2e-3), 5)",
+    "tuned-map": START,
+    "laplace": f"Laplace({START})",
+    "last-layer": f"On(last_layer, Laplace({START}))",
+    "vi": f"WarmStart(Variational(MeanField(), lr=2e-3), {START})",
+    "ivon": f"WarmStart(IVON(lr=0.1, clip=0.01), {START})",
+    "swag": f"WarmStart(SWAG(MAP(lr=2e-3), start=0.0), {START})",
+    "multiswag": f"Ensemble(WarmStart(SWAG(MAP(lr=2e-3), start=0.0), {START}), 5)",
+    "sghmc": f"WarmStart(Collect(SGHMC(lr=Thermal())), {START})",
+    "cyclical": f"WarmStart(Collect(Cyclical(SGHMC(lr=Thermal()), cycle={{cycle}}, start={{start}})), {START})",
+    "dropout": f"MCDropout({START})",
+    "anchored": f"Ensemble(Anchored({START}), 5)",
+    "ensemble": f"Ensemble({START}, 5)",
 }
-"""The default of each family. ``{patience}`` is a tenth of the epochs, ``{cycle}`` a twelfth and ``{start}`` a sixth of
-the steps: ten cycles, in the proportions of :class:`temperance.Cyclical`'s example."""
+"""The default of each family. A chain has a quarter of the steps at least, the last four
+fifths of them in cycles of ``{cycle}`` after ``{start}``."""
 
 TRAINED = {"tuned-map": "", "laplace": "Laplace()", "last-layer": "On(last_layer, Laplace())"}
 """What runs on a network that is trained already; the baseline is the network as it comes."""
@@ -52,7 +53,6 @@ TRAINED = {"tuned-map": "", "laplace": "Laplace()", "last-layer": "On(last_layer
 PLAIN, BASELINE, RECOMMENDED = "map", "tuned-map", "ensemble"
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 """Scales of the prior, that is weight decays 1 / (N scale²), among which the baseline chooses."""
-HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -135,19 +135,14 @@ def method_for(name: str, task: Task, rows: int, length: float) -> tuple[tp.Infe
     """A method of :data:`METHODS` and its epochs, for so many training rows."""
     epochs = task.epochs(rows, length)
     steps = epochs * math.ceil(rows / task.batch_size)
-    lengths = {"patience": max(5, epochs // 10), "cycle": max(1, steps // 12), "start": steps // 6}
+    lengths = {"cycle": max(1, steps // 40), "start": steps // 16}
     return recipes.method_named(METHODS[name].format(**lengths)), epochs
 
 
 def _fit(task: Task, target: tp.Target, name: str, rows: Rows, seed: int, length: float) -> tuple[tp.Fitted, float]:
-    """A fit and its seconds. Rows that a method is told to hold out are not trained on, and do not count as such: the
-    baseline has as many steps as the others."""
+    """A fit and its seconds. Methods that choose by held-out rows keep a tenth apart by themselves."""
     method, epochs = method_for(name, task, len(rows.train), length)
     options: dict[str, Any] = {"batch_size": task.batch_size, "seed": seed, "progress": False}
-    facts = method.facts()
-    if facts.held_out and facts.sets_aside is None:  # the others set rows aside by themselves
-        options["held_out"] = HELD_OUT
-        method, epochs = method_for(name, task, round((1 - HELD_OUT) * len(rows.train)), length)
     began = time.process_time()
     fitted = tp.fit(target, method, rows.train, epochs=epochs, **options)
     if fitted.info.status is tp.status.INTERRUPTED:

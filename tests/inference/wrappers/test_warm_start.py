@@ -57,7 +57,7 @@ def test_chains_have_the_law_of_all_rows(temperature):
 
 def test_only_the_rows_of_training_where_asked():
     data = line(200)
-    method = tp.WarmStart(CHAIN, STOPS, steps=60, all_rows=False)
+    method = tp.WarmStart(CHAIN, STOPS, steps=60, all_rows=False, weigh=False)
     fitted = tp.fit(target(), tp.Ensemble(method, 2), data, seed=2)
     draws = torch.cat([part.theta for _, part in fitted.posterior.parts()])
     worth = min(float(diagnose.ess(column)) for column in draws.T)
