@@ -190,6 +190,26 @@ def test_skewed_positive_targets_have_positive_intervals(rows: int, tmp_path: Pa
     pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame.head(100)), made)
 
 
+@pytest.mark.parametrize("bent", [0, 3, None])
+def test_intervals_stay_positive_though_folds_learn_a_price_as_it_is(
+    bent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def units(self: learner.Learner, rows: Any, likelihood: Any, seed: int, aloud: bool = False) -> Any:
+        """The logarithm for the model of all rows, and in one fold, or none."""
+        calls.append(len(calls))
+        return self._in(tp.predict.Log() if calls[-1] == 0 or calls[-1] - 1 == bent else None, rows.y)
+
+    monkeypatch.setattr(learner.Learner, "_units", units)
+    frame = prices(120)
+    made = fit_table(frame, "price", method="map", epochs=3, progress=False)
+    assert [fold.transform is not None for fold in made.state.folds].count(True) == (bent is not None)
+    found = made.predict(frame)
+    assert (found["prediction_low"] >= 0).all()
+    assert (found["prediction_high"] > 0).all()
+
+
 def test_rows_that_chose_the_units_give_no_promises() -> None:
     made = fit_table(prices(300), "price", method="map", epochs=3, folds=0, progress=False)
     assert len(made.state.guard_x) == 30  # a half of the validation rows: the other chose
