@@ -106,3 +106,11 @@ def test_rows_of_hardly_any_weight_do_hardly_anything() -> None:
     np.testing.assert_allclose(ours.predict(x), theirs.predict(x), atol=3e-3)
     for one, other in zip(ours.predict_interval(x), theirs.predict_interval(x), strict=True):
         np.testing.assert_allclose(one, other, atol=5e-3)
+
+
+def test_classes_of_no_weight_leave_nothing_to_learn() -> None:
+    x, y = np.arange(20.0)[:, None], np.arange(20) % 2
+    with pytest.raises(DataError, match="all of them are zero"):
+        BayesianClassifier("map", class_weight={0: 0.0, 1: 0.0}).fit(x, y)
+    with pytest.raises(DataError, match="all of them are zero"):  # each by itself leaves some
+        BayesianClassifier("map", class_weight={0: 0.0, 1: 1.0}).fit(x, y, sample_weight=1.0 - y)
