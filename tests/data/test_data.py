@@ -157,3 +157,13 @@ def test_data_know_whether_they_are_in_memory():
     x = torch.zeros(4, 2)
     assert Data(x, x).in_memory
     assert not Data.of(DataLoader(TensorDataset(x, x))).in_memory
+
+
+def test_standardised_rows_count_as_often_as_their_weights_say() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 2, generator=rng), torch.randn(12, 1, generator=rng) ** 2
+    often = torch.arange(12) % 4
+    ours = Data(x, y, weights=often).standardise().info
+    theirs = Data(x.repeat_interleave(often, 0), y.repeat_interleave(often, 0)).standardise().info
+    for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
+        assert torch.allclose(getattr(ours, name), getattr(theirs, name)), name

@@ -250,3 +250,9 @@ def test_equal_rows_of_other_batches_are_treated_alike() -> None:
         other = fitted.predict(kinds[1 - int(sure)].unsqueeze(0))
         let_through += int(not bool(rule(other)[0]))
     assert let_through == 0
+
+
+def test_a_row_at_the_threshold_is_left_to_a_human() -> None:
+    even = from_outputs(torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64), tp.Categorical())
+    assert float(doubt(even)[0]) == 0.5
+    assert Deferral(0.5, "confidence", 0.05, 0.95, 0.5, 0, 10, 20)(even).tolist() == [True, False]

@@ -283,3 +283,13 @@ def test_the_right_law_of_counts_beats_poisson(kind: str) -> None:
     assert scores[0]["log_loss"] < scores[1]["log_loss"] - MARGIN[kind]
     assert scores[0]["coverage_90"] > 0.89
     assert scores[1]["coverage_90"] < 0.8
+
+
+def test_a_learned_dispersion_begins_at_that_of_rows_as_often_as_they_count() -> None:
+    y = torch.tensor([[0.0], [1.0], [2.0], [9.0]]).repeat(50, 1)
+    often = torch.tensor([5.0, 3.0, 1.0, 1.0]).repeat(50)
+    (ours,) = tp.NegativeBinomial().begin(y, often).values()
+    (theirs,) = tp.NegativeBinomial().begin(y.repeat_interleave(often.long(), 0)).values()
+    (unweighed,) = tp.NegativeBinomial().begin(y).values()
+    assert torch.allclose(ours, theirs, atol=0.02)
+    assert not torch.allclose(ours, unweighed, atol=0.1)

@@ -169,3 +169,19 @@ def test_wrong_shapes_are_refused_in_words() -> None:
         tp.PerPosition(tp.Categorical()).mean(torch.zeros(1, 6), {})
     with pytest.raises(DataError, match="a position that counts"):
         tp.fit(given, tp.MAP(), (x, torch.full_like(y, -100)), steps=1, progress=False)
+
+
+def test_the_curvature_and_the_noise_of_positions_that_do_not_count() -> None:
+    rng = torch.Generator().manual_seed(0)
+    each = tp.PerPosition(tp.Categorical(), shape=(3, 2))
+    outputs, y = torch.randn(4, 6, generator=rng), torch.tensor([[0, 1, -100]] * 4)
+    found = each.hessian(outputs, y, {})
+    alone = tp.PerPosition(tp.Categorical(), shape=(2, 2)).hessian(outputs[:, :4], y[:, :2], {})
+    torch.testing.assert_close(found[:, :4, :4], alone)
+    assert not found[:, 4:].any()
+    assert not found[:, :, 4:].any()
+    values = torch.zeros(4, 3)
+    known = tp.PerPosition(tp.Normal(scale=0.1), shape=(3, 1))
+    assert known.perturb(values, {}, 1.0, rng) is not None
+    some = tp.PerPosition(tp.Normal(scale=0.1), ignore=-1.0, shape=(3, 1))
+    assert some.perturb(values, {}, 1.0, rng) is None  # noise would hide which targets are ignored

@@ -10,6 +10,9 @@ from torch import nn
 
 import temperance as tp
 from temperance.decide import epig
+from temperance.decide.acquire import joint_information
+from temperance.decide.actions import LinexLoss, bayes_action
+from temperance.decide.policies import thompson
 from temperance.posteriors import Mixture
 from temperance.predict import from_outputs
 
@@ -166,3 +169,53 @@ def test_what_a_label_tells_of_another_by_weights():
             correlation = same[row, t] / (covariance[row, row] * covariance[t, t]).sqrt()
             told.append(float(-0.5 * torch.log1p(-correlation.square())))
         assert float(epig(values, [3, 4])[row]) == pytest.approx(sum(told) / 2, rel=1e-6)
+
+
+def test_moments_of_all_rows_by_weights():
+    f = outputs()
+    learned = {"likelihood.log_scale": torch.tensor([[-1.0], [1.0]], dtype=F64)}  # members differ in their noise too
+    found = from_outputs(f, tp.Normal(), weights=WEIGHTS, learned=learned)
+    factor, noise = found.joint_moments()
+    off = f - torch.einsum("s,snc->nc", WEIGHTS, f)
+    assert torch.allclose(
+        torch.einsum("ick,jdk->icjd", factor, factor), torch.einsum("s,sic,sjd->icjd", WEIGHTS, off, off)
+    )
+    variances = (2 * learned["likelihood.log_scale"]).exp().flatten()
+    assert torch.allclose(noise, (WEIGHTS @ variances).expand(5, 3))
+
+
+def test_what_values_of_several_columns_tell_of_the_member():
+    """Members so far apart that a value gives them away: the entropy of the weights, and not of even ones."""
+    far = torch.stack([torch.zeros(4, 2, dtype=F64), torch.full((4, 2), 50.0, dtype=F64)])
+    found = from_outputs(far, tp.Normal(scale=1.0), weights=WEIGHTS).mutual_information()
+    assert torch.allclose(found, -(WEIGHTS * WEIGHTS.log()).sum().expand(4), rtol=0.05)
+
+
+def test_a_quantile_of_counts_is_reached_by_its_own_share():
+    found = from_outputs(torch.tensor([[[0.3]], [[1.5]]], dtype=F64), tp.Poisson(), weights=WEIGHTS)
+    rates = torch.tensor([0.3, 1.5], dtype=F64).exp()
+    share = float(WEIGHTS @ torch.special.gammaincc(torch.full((2,), 3.0, dtype=F64), rates))  # P(y ≤ 2)
+    assert float(found.quantile(share - 1e-9)) == 2
+    assert float(found.quantile(share + 1e-9)) == 3
+
+
+def test_one_member_speaks_as_often_as_it_weighs():
+    best_first = torch.tensor([[[1.0], [0.0]], [[0.0], [1.0]]], dtype=F64)  # each member has a best row of its own
+    found = from_outputs(best_first, tp.Normal(scale=1.0), weights=WEIGHTS)
+    chosen = [thompson(found, seed=k) for k in range(400)]
+    assert chosen.count(0) / 400 == pytest.approx(0.9, abs=0.05)
+
+
+def test_the_action_of_least_linex_loss_by_weights():
+    f = outputs()[..., :1]
+    found = bayes_action(from_outputs(f, tp.Normal(scale=0.3), weights=WEIGHTS), LinexLoss(0.7)).action
+    wanted = -torch.einsum("s,snc->nc", WEIGHTS, (-0.7 * f + 0.5 * 0.7**2 * 0.09).exp()).log() / 0.7
+    assert torch.allclose(found, wanted.view_as(found))
+
+
+def test_drawn_labels_are_those_of_members_by_weights():
+    f = 2 * torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(5), dtype=F64)
+    found = from_outputs(f, tp.Categorical(), weights=WEIGHTS)
+    exact = joint_information(found, range(4))
+    drawn = torch.tensor([joint_information(found, range(4), configurations=25, seed=k) for k in range(40)])
+    assert float(drawn.mean()) == pytest.approx(exact, abs=4 * float(drawn.std()) / 40**0.5 + 1e-3)

@@ -240,6 +240,21 @@ def test_the_noise_is_the_most_probable_one_given_the_residuals():
     assert float(found.exp()) == pytest.approx(0.2, rel=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:.*learns its noise")
+@pytest.mark.parametrize("likelihood", [tp.Normal(), tp.StudentT()], ids=repr)
+def test_residuals_count_as_often_as_their_rows(likelihood):
+    target, network, (x, y) = trained_regression(likelihood)
+    often = torch.arange(len(y)) % 4
+    y = y + often.unsqueeze(1)  # rows that count more are farther off
+    ours = tp.fit(target, tp.Laplace(tune=None), tp.data.Data(x, y, weights=often), start=network)
+    rows = torch.repeat_interleave(torch.arange(len(y)), often)
+    theirs = tp.fit(target, tp.Laplace(tune=None), tp.data.Data(x[rows], y[rows]), start=network)
+    alike = tp.fit(target, tp.Laplace(tune=None), tp.data.Data(x, y), start=network)
+    noise, wanted, unweighed = (f.predict(x[:3]).aleatoric_variance() for f in (ours, theirs, alike))
+    assert torch.allclose(noise, wanted, rtol=1e-3)
+    assert bool((noise > 1.2 * unweighed).all())
+
+
 def test_a_trained_start_begins_with_its_own_noise_and_a_vector_keeps_what_it_says():
     target, network, data = trained_regression()
     fitted = tp.fit(target, tp.MAP(lr=1e-9), data, start=network, steps=1)

@@ -20,7 +20,7 @@ from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hi
 from temperance.apps.sklearn.cross import LEAST, MOST, in_folds
 from temperance.apps.sklearn.units import check_gaps, check_units, standard, units_of
 from temperance.core.checks import check_count, check_level
-from temperance.core.errors import ArgumentError, StoreError, TemperanceWarning
+from temperance.core.errors import ArgumentError, DataError, StoreError, TemperanceWarning
 from temperance.core.outcomes import Outcome
 from temperance.data.data import Data
 from temperance.inference.base import Inference
@@ -141,6 +141,8 @@ class BayesianEstimator(BaseEstimator):
         """Train on rows of x and prepared targets (labels 0, 1, …; or rows × outputs), counted as ``weights`` says:
         those of weight 0 are none at all, in batches, epochs and gaps too."""
         method = self._method()
+        if weights is not None and not weights.any():
+            raise DataError("weights of rows and classes must leave a row to learn from: all of them are zero.")
         if weights is not None and not weights.all():
             x, y, weights = x[weights > 0], y[weights > 0], weights[weights > 0]
         if weights is not None and bool((weights == 1).all()):
@@ -246,7 +248,15 @@ class BayesianEstimator(BaseEstimator):
         usual = self._wants_default() and getattr(self, "likelihood", None) is None and weights is None
         if self.calibrate == "auto" and not (usual and LEAST <= rows <= MOST):
             return None
-        return self._cross if rows >= LEAST else None
+        if rows < LEAST:
+            warnings.warn(
+                f"not calibrated (`calibrate`): {rows} rows are too few to calibrate in folds (at least {LEAST}). "
+                "Predictions are as the network has them.",
+                TemperanceWarning,
+                stacklevel=4,
+            )
+            return None
+        return self._cross
 
     def _fraction(self) -> float:
         return check_level(self.validation_fraction, "validation_fraction")
@@ -292,15 +302,18 @@ class BayesianEstimator(BaseEstimator):
     def _also(
         self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The rows seen so far with these after them; they are kept for the next time."""
+        """The rows seen so far with these after them; :meth:`_keep` them for the next time once they are learned."""
         if hasattr(self, "_seen"):
             old_x, old_y, old = self._seen
             if weights is not None or old is not None:
                 parts = [np.ones(len(rows)) if w is None else w for rows, w in ((old_x, old), (x, weights))]
                 weights = np.concatenate(parts)
             x, y = np.concatenate([old_x, x]), np.concatenate([old_y, y])
-        self._seen = (x, y, weights)
         return x, y, weights
+
+    def _keep(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+        """Rows that were learned from, for the next call: those of a call that failed would count twice."""
+        self._seen = (x, y, weights)
 
     def _goes_on(self) -> bool:
         """Whether rows were seen before."""

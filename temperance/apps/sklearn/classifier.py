@@ -91,7 +91,9 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
         self._forget()
         x, labels = self._checked_rows(X, y, first=True)
         classes = np.unique(labels) if labels.ndim == 1 else np.arange(labels.shape[1])
-        self._learn_labels(*self._also(x, labels, row_weights(sample_weight, x)), classes)
+        rows = (x, labels, row_weights(sample_weight, x))
+        self._learn_labels(*rows, classes)
+        self._keep(*rows)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -110,7 +112,9 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
             raise DataError(f"`y` must hold labels that `classes` named; got {new!r}.")
         if not first and labels.ndim != self._seen[1].ndim:
             raise DataError("`y` must be of the kind that it was in the first call of partial_fit.")
-        self._learn_labels(*self._also(x, labels, row_weights(sample_weight, x)), known)
+        rows = self._also(x, labels, row_weights(sample_weight, x))
+        self._learn_labels(*rows, known)
+        self._keep(*rows)
         return self
 
     def _checked_rows(self, X: Any, y: Any, first: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,9 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
         row counts."""
         self._forget()
         x, given = self._checked_rows(X, y, first=True)
-        self._learn_values(*self._also(x, given, row_weights(sample_weight, x)))
+        rows = (x, given, row_weights(sample_weight, x))
+        self._learn_values(*rows)
+        self._keep(*rows)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -46,7 +48,9 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
         x, given = self._checked_rows(X, y, first=first)
         if not first and given.shape[1:] != self._seen[1].shape[1:]:
             raise DataError("`y` must have as many columns as in the first call of partial_fit.")
-        self._learn_values(*self._also(x, given, row_weights(sample_weight, x)))
+        rows = self._also(x, given, row_weights(sample_weight, x))
+        self._learn_values(*rows)
+        self._keep(*rows)
         return self
 
     def _checked_rows(self, X: Any, y: Any, first: bool) -> tuple[np.ndarray, np.ndarray]:

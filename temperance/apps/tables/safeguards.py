@@ -20,6 +20,7 @@ from temperance.core.checks import check_level
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.decide.conformal import Cross, CrossConformal, Mondrian
+from temperance.decide.conformal.base import least_of
 from temperance.decide.defer import Deferral, choose_threshold, defer_by
 from temperance.decide.doubt import doubt
 from temperance.predict import CategoryPredictive, Predictive, ValuePredictive
@@ -209,9 +210,12 @@ class AtFolds:
         self.conformal, self.folds = conformal, folds
 
     def interval(self, predictive: ValuePredictive) -> tuple[Tensor, Tensor]:
-        """The interval of the folds' models, and the mean that is predicted, should it lie outside."""
+        """The interval of the folds' models, and the mean that is predicted, should it lie outside. Of a target whose
+        logarithm is learned it is positive, though a fold has found it easier as it is."""
         low, high = self.conformal.interval(self.folds)
-        mean = predictive.mean()
+        mean, least = predictive.mean(), least_of(predictive)
+        if least > -math.inf:
+            low, high = low.clamp(min=least), high.clamp(min=least)
         return torch.minimum(low, mean), torch.maximum(high, mean)
 
     def sets(self, predictive: CategoryPredictive) -> Tensor:

@@ -297,10 +297,7 @@ def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tens
     Where no target is kept (low > high) both ends are the middle; for counts an interval without a whole number gets
     the nearest: both only add to what is kept.
     """
-    least, whole = predictive.outcome.least, predictive.outcome.whole
-    bent = predictive.symmetric()[1]
-    if bent is not None:
-        least = max(least, bent.least)
+    least, whole = least_of(predictive), predictive.outcome.whole
     middle = low + (high - low) / 2
     low, high = torch.where(low > high, middle, low), torch.where(low > high, middle, high)
     # roundings of float64, and no more: 1e-12 of a target near 1e12 would be a whole unit
@@ -316,6 +313,12 @@ def finish(predictive: ValuePredictive, low: Tensor, high: Tensor) -> tuple[Tens
         low, high = low.clamp(min=least), high.clamp(min=least)
     like = predictive.mean()
     return _outwards(low, like, -math.inf), _outwards(high, like, math.inf)
+
+
+def least_of(predictive: ValuePredictive) -> float:
+    """The number below which no target lies: by its outcome, or by the units in which it was learned."""
+    bent = predictive.symmetric()[1]
+    return predictive.outcome.least if bent is None else max(predictive.outcome.least, bent.least)
 
 
 def _outwards(value: Tensor, like: Tensor, towards: float) -> Tensor:

@@ -21,6 +21,7 @@ from temperance.decide.conformal.base import (
     class_labels,
     every_class_score,
     finish,
+    least_of,
     scored,
 )
 from temperance.decide.conformal.quantile import conformal_rank
@@ -134,12 +135,13 @@ class CrossConformal(Value):
             )
 
     def interval(self, predictives: Sequence[Predictive]) -> tuple[Tensor, Tensor]:
-        """The ends of the interval, each rows × outputs."""
+        """The ends of the interval, each rows × outputs; no smaller than the target can be, if one of the models says
+        how small that is (those of other folds may have learned it in other units)."""
         self._check(predictives)
-        lows, highs = [], []
+        lows, highs, least = [], [], -math.inf
         for predictive, scores in zip(predictives, self.scores, strict=True):
             known = check_values(predictive)
-            device = known.weights.device
+            device, least = known.weights.device, max(least, least_of(known))
             threshold = (scores if scores.dim() == 2 else scores.unsqueeze(-1)).unsqueeze(1).to(device)
             low, high = self.rule.value_bounds(known, threshold, self.level)
             lows.append(low)
@@ -150,7 +152,8 @@ class CrossConformal(Value):
             low, high = torch.full_like(low[0], -math.inf), torch.full_like(high[0], math.inf)
         else:
             low, high = -(-low).kthvalue(rank, dim=0).values, high.kthvalue(rank, dim=0).values
-        return finish(check_values(predictives[0]), low, high)
+        low, high = finish(check_values(predictives[0]), low, high)
+        return (low, high) if least == -math.inf else (low.clamp(min=least), high.clamp(min=least))
 
     def sets(self, predictives: Sequence[Predictive]) -> Tensor:
         """The classes that are kept, a mask of rows × classes; it may be empty."""

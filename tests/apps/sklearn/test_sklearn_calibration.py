@@ -13,7 +13,7 @@ from sklearn.datasets import make_friedman1
 import temperance as tp
 from temperance.apps.sklearn import BayesianClassifier, BayesianRegressor
 from temperance.apps.sklearn.cross import deal
-from temperance.core.errors import ArgumentError
+from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.judge.calibrate import VarianceScale
 from temperance.predict.calibrated import from_outputs
 
@@ -61,6 +61,13 @@ def test_only_where_nobody_has_other_wishes() -> None:
     assert BayesianRegressor("map", calibrate="cross", **QUICK).fit(X, y).calibrator_ is not None
     with pytest.raises(ArgumentError, match="`calibrate` must be None where rows have weights"):
         BayesianRegressor(calibrate="cross", **QUICK).fit(X, y, sample_weight=np.full(60, 2.0))
+
+
+def test_too_few_rows_to_calibrate_with_are_said_to_be() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
+    with pytest.warns(TemperanceWarning, match="40 rows are too few to calibrate in folds"):
+        assert BayesianRegressor("map", calibrate="cross", **QUICK).fit(X, y).calibrator_ is None
 
 
 def test_several_columns_have_a_factor_each_and_it_is_saved(tmp_path: Path) -> None:

@@ -395,6 +395,22 @@ def test_rows_that_come_in_parts_are_learned_as_one() -> None:
         parts.partial_fit(X, X[:, :2])
 
 
+@pytest.mark.parametrize("kind", [BayesianClassifier, BayesianRegressor])
+def test_rows_of_a_call_that_failed_are_not_counted_when_it_is_repeated(kind: Any) -> None:
+    y = Y if kind is BayesianClassifier else X[:, 0]
+    known = {"classes": np.unique(Y)} if kind is BayesianClassifier else {}
+    model = kind("map", **QUICK).partial_fit(X[:60], y[:60], **known)
+    good = model.epochs
+    with pytest.raises(ArgumentError, match="epochs"):
+        model.set_params(epochs=-1).partial_fit(X[60:], y[60:])
+    model.set_params(epochs=good).partial_fit(X[60:], y[60:])
+    assert np.array_equal(model.predict(X), kind("map", **QUICK).fit(X, y).predict(X))
+    with pytest.raises(ArgumentError, match="epochs"):
+        model.set_params(epochs=-1).fit(X[:60], y[:60])
+    with pytest.raises(ArgumentError, match="partial_fit"):  # what was seen before is forgotten, not half kept
+        model.set_params(epochs=good).partial_fit(X[60:], y[60:])
+
+
 def test_several_labels_are_bernoulli(tmp_path: Path) -> None:
     labels = np.column_stack([X[:, 0] > 5.8, Y == 0, Y != 0]).astype(int)
     model = BayesianClassifier("Ensemble(MAP(lr=2e-2), 2)", hidden=(8,), epochs=40, random_state=0).fit(X, labels)

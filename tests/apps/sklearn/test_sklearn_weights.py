@@ -106,3 +106,22 @@ def test_rows_of_hardly_any_weight_do_hardly_anything() -> None:
     np.testing.assert_allclose(ours.predict(x), theirs.predict(x), atol=3e-3)
     for one, other in zip(ours.predict_interval(x), theirs.predict_interval(x), strict=True):
         np.testing.assert_allclose(one, other, atol=5e-3)
+
+
+def test_classes_of_no_weight_leave_nothing_to_learn() -> None:
+    x, y = np.arange(20.0)[:, None], np.arange(20) % 2
+    with pytest.raises(DataError, match="all of them are zero"):
+        BayesianClassifier("map", class_weight={0: 0.0, 1: 0.0}).fit(x, y)
+    with pytest.raises(DataError, match="all of them are zero"):  # each by itself leaves some
+        BayesianClassifier("map", class_weight={0: 0.0, 1: 1.0}).fit(x, y, sample_weight=1.0 - y)
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_missing_values_become_the_mean_of_rows_as_often_as_they_count(standardise: bool) -> None:
+    x = np.array([[0.0], [1.0], [4.0], [np.nan], [2.0]])
+    often = np.array([3, 1, 1, 2, 1])
+    settings: dict[str, Any] = {"epochs": 2, "hidden": (3,), "standardise": standardise, "random_state": 0}
+    weighed = BayesianRegressor("map", **settings).fit(x, np.arange(5.0), sample_weight=often)
+    assert weighed._fill == pytest.approx([7 / 6])
+    repeated = BayesianRegressor("map", **settings).fit(np.repeat(x, often, axis=0), np.repeat(np.arange(5.0), often))
+    assert weighed._inputs(x).numpy() == pytest.approx(repeated._inputs(x).numpy())

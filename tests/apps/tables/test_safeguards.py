@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import torch
 
 import temperance as tp
 from temperance.apps.tables import TableRun, fit_table, learner, load_table_run
+from temperance.apps.tables.folds import deal
+from temperance.apps.tables.marginal import predict_encoded
+from temperance.apps.tables.run import in_units
+from temperance.decide.doubt import doubt
 from temperance.run.fit import fit
 
 
@@ -87,8 +92,9 @@ def test_in_folds_no_row_promises_by_a_model_that_it_chose(monkeypatch: pytest.M
     seen: list[set[tuple[float, ...]]] = []
 
     def remembering(target: Any, method: Any, data: Any, **options: Any) -> Any:
-        rows = torch.cat([data.x, options["held_out"].x])
-        seen.append({tuple(row) for row in rows.tolist()})
+        trained, stopped = ({tuple(row) for row in part.x.tolist()} for part in (data, options["held_out"]))
+        assert not trained & stopped  # rows say when to stop that are not learned from
+        seen.append(trained | stopped)
         return fit(target, method, data, **options)
 
     monkeypatch.setattr(learner, "fit", remembering)
@@ -148,6 +154,19 @@ def test_intervals_of_folds_are_those_of_barber_et_al(small: TableRun) -> None:
     np.testing.assert_allclose(made["prediction_low"], np.minimum(low[96 - rank], mean), rtol=1e-5)
 
 
+def test_whom_a_small_table_asks_about_knows_nothing_of_the_calibration(small: TableRun) -> None:
+    assert small.state.calibrator is not None
+    encoded = small.encode(small.test_frame)
+    calibrated = small.predictive_of(encoded)
+    plain = doubt(in_units(small.schema, predict_encoded(small.fitted, encoded))).double()
+    threshold = float(plain.median() + doubt(calibrated).double().median()) / 2  # between the two
+    rule = replace(small.guard.deferral, threshold=threshold)
+    run = TableRun(replace(small.state, guard=replace(small.guard, deferral=rule)), small.fitted, small.test_frame)
+    asked = torch.from_numpy(run.guard_at(encoded).asks(calibrated))
+    assert torch.equal(asked, plain >= threshold)  # as the rows that promise were looked at
+    assert not torch.equal(asked, rule(calibrated))
+
+
 def test_where_nothing_can_be_promised_it_is_said_what_would_do() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=40), "y": ["p", "q"] * 20})
@@ -190,6 +209,26 @@ def test_skewed_positive_targets_have_positive_intervals(rows: int, tmp_path: Pa
     pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame.head(100)), made)
 
 
+@pytest.mark.parametrize("bent", [0, 3, None])
+def test_intervals_stay_positive_though_folds_learn_a_price_as_it_is(
+    bent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def units(self: learner.Learner, rows: Any, likelihood: Any, seed: int, aloud: bool = False) -> Any:
+        """The logarithm for the model of all rows, and in one fold, or none."""
+        calls.append(len(calls))
+        return self._in(tp.predict.Log() if calls[-1] == 0 or calls[-1] - 1 == bent else None, rows.y)
+
+    monkeypatch.setattr(learner.Learner, "_units", units)
+    frame = prices(120)
+    made = fit_table(frame, "price", method="map", epochs=3, progress=False)
+    assert [fold.transform is not None for fold in made.state.folds].count(True) == (bent is not None)
+    found = made.predict(frame)
+    assert (found["prediction_low"] >= 0).all()
+    assert (found["prediction_high"] > 0).all()
+
+
 def test_rows_that_chose_the_units_give_no_promises() -> None:
     made = fit_table(prices(300), "price", method="map", epochs=3, folds=0, progress=False)
     assert len(made.state.guard_x) == 30  # a half of the validation rows: the other chose
@@ -220,3 +259,10 @@ def test_a_small_table_interrupted_among_its_folds_goes_on(tmp_path: Path, monke
     again = fit_table(frame, "y", out=tmp_path / "run", resume=True, **settings)  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(again.predict(frame), whole.predict(frame))
     pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(frame), whole.predict(frame))
+
+
+def test_no_group_is_in_two_folds() -> None:
+    groups = pd.Series(np.repeat(list("abcdefghij"), 6))
+    place = deal(60, 5, 0, None, groups)
+    assert (pd.Series(place).groupby(groups).nunique() == 1).all()
+    assert np.bincount(place).tolist() == [12] * 5

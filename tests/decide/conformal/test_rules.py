@@ -219,3 +219,11 @@ def test_a_predictive_that_is_not_finite_gets_the_whole_line() -> None:
     low, high = made.interval(from_outputs(torch.tensor([[0.0], [3e38]]), tp.StudentT(df=2.0, scale=1.0)))
     assert low.flatten().tolist() == [-torch.inf] * 2
     assert high.flatten().tolist() == [torch.inf] * 2
+
+
+def test_the_threshold_itself_is_kept() -> None:
+    """19 rows at level 0.9: the 18th smallest score is the threshold, and the row that has it is covered."""
+    p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    known = from_outputs(torch.stack([p, 1 - p], dim=1).log(), tp.Categorical())
+    sets = Split().calibrate(known, torch.zeros(19, dtype=torch.long), 0.9).sets(known)
+    assert sets[:, 0].tolist() == [False] + [True] * 18
