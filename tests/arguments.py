@@ -294,7 +294,7 @@ LEGAL: dict[str, str] = {
     ),
     "True": (
         "adjusted all_rows allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
-        "randomised schedule_steps sticking_the_landing tempered by_position undecided"
+        "randomised schedule_steps sticking_the_landing tempered by_position undecided weigh"
     ),
     "tuple": "probs widths",
     "None 0": "burn",
@@ -321,7 +321,7 @@ LEGAL: dict[str, str] = {
 
 LEGAL_OF_ONE: dict[str, str] = {
     "": (
-        "WarmStart.steps Width.rows "
+        "Width.rows Thermal.excess Thermal.share "
         "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
         "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"

@@ -186,7 +186,8 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 """What each is called with."""
 
 NO_SETTINGS = {
-    "biases", "cosine", "flat", "glide", "data.data_home", "data.list_data_sets", "data.load_mushrooms", "data.verify",
+    "biases", "cosine", "flat", "glide", "inference.rise_and_fall",
+    "data.data_home", "data.list_data_sets", "data.load_mushrooms", "data.verify",
     "posteriors.centre_of", "recipes.threads_for",
 }  # fmt: skip
 """Functions of a fraction or of nothing, checks themselves, and what only hands on what another function gave."""

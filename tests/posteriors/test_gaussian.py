@@ -53,7 +53,7 @@ def test_seeds():
 def test_nodes_do_not_depend_on_the_range_in_which_they_are_fetched():
     gaussian = Gaussian(torch.zeros(5, dtype=torch.float64), covariances()["dense"])
     mixture = Mixture((gaussian, Draws(torch.randn(7, 5, dtype=torch.float64)), Point(torch.ones(5).double())))
-    for posterior, count in ((gaussian, 30), (mixture, 10 + 7 + 1)):
+    for posterior, count in ((gaussian, 30), (mixture, 15 + 7 + 1)):
         nodes = posterior.nodes()
         assert len(nodes) == count
         assert float(nodes.weights.sum()) == pytest.approx(1.0)

@@ -67,9 +67,9 @@ def test_strata_say_how_nodes_were_drawn():
     assert Draws(MEAN.unsqueeze(0)).nodes().strata == (Stratum(1, chain=True, drawn=False),)
     assert len(draws.growing(3)) == 9
     counts = [stratum.count for stratum in MIXTURE.growing(64).strata]
-    assert counts == [16, 1, 40, 16]
-    assert len(MIXTURE.growing(64)) == 73
-    assert float(MIXTURE.growing(64).weights[:16].sum()) == pytest.approx(0.4)
+    assert counts == [22, 1, 40, 22]
+    assert len(MIXTURE.growing(64)) == 85
+    assert float(MIXTURE.growing(64).weights[:22].sum()) == pytest.approx(0.4)
 
 
 def test_wrapped_posteriors_keep_the_strata_of_what_they_wrap():

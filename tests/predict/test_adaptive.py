@@ -106,7 +106,7 @@ def test_a_mixture_grows_in_each_component_and_takes_all_of_what_is_finite(monke
     assert counts[1] == 1
     assert counts[3] == 7
     assert sum(seen) == found.num_draws * len(X)
-    anew = OutputSource(engine, posterior.growing(4 * counts[0], 0), X)
+    anew = OutputSource(engine, posterior.growing(3 * counts[0], 0), X)
     assert torch.equal(means(found), found.likelihood.mean(next(iter(anew.blocks()))[1], {}))
     assert float(found.weights[: counts[0]].sum()) == pytest.approx(0.6)
 

@@ -242,8 +242,6 @@ class LangevinSampler(Sampler):
         )
         state.to_estimate = self.preconditioner.batches if self.preconditioner is not None else 0
         if isinstance(self.lr, Thermal):
-            if engine.temperature == 0:
-                raise ArgumentError("`lr` must be a number at temperature 0, where there is no heat to set it by.")
             state.settling = Settling.begin(theta, engine.layout)
         return state
 

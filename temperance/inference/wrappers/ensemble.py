@@ -57,9 +57,7 @@ class Ensemble(Wrapper):
             "Ensemble(Collect(SGHMC()), 4)",
             "Ensemble(Warmup(NUTS()), 4)",
         ),
-        recipes=(
-            Recipe("ensemble", "Ensemble(MAP(lr=5e-3, patience=0.1), 5)", "five networks, each from its own start"),
-        ),
+        recipes=(Recipe("ensemble", "Ensemble(MAP(lr=5e-3), 5)", "five networks, each from its own start"),),
         demo=(Recipe("Ensemble × 5", "Ensemble(MAP(lr=1e-3), 5)"),),
     )
 

@@ -136,7 +136,7 @@ def test_ivon_settles_at_the_mean_field_optimum(temperature, exact_averages):
 
 def test_ivon_with_bare_parameters_and_a_prior_of_several_scales(exact_averages):
     problem = linear_gaussian(noise=5.0)
-    method = tp.IVON(lr=0.3, betas=(0.5, 0.9), initial_hessian=0.2, samples=32)
+    method = tp.IVON(lr=0.3, betas=(0.5, 0.9), initial_hessian=0.2, samples=32, schedule=tp.flat)
     fitted = tp.fit(problem.target.with_temperature(0.3), method, problem.data, steps=500, batch_size=1000)
     close(fitted.posterior, problem, 0.3, 1e-4)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -214,6 +215,7 @@ def test_priors_that_are_not_gaussian(name):
         minus_elbo, [0.5, -1.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-10}
     )
     method = variational(tp.MeanField(), 800, lr=0.03, last=1e-3, betas=LONG, samples=16, antithetic=True)
+    method = replace(method, initial_scale=0.05)
     fitted = tp.fit(target, method, data, steps=800, start=torch.tensor([0.5]))  # a mixture has two optima
     mean, scale = float(fitted.posterior.mean), float(fitted.posterior.covariance()) ** 0.5
     loose = 0.1 if name == "mixture" else 0.03  # a flat optimum, and noisy scores of a narrow component

@@ -79,18 +79,20 @@ def test_what_came_of_a_start_is_mixed_with_it(base, tmp_path):
     w = fitted.posterior.weights
     held = target.prepare(fitted.held_out)
     engine = Engine(target, held)
-    assert w[0] == pytest.approx(weight_of_first(log_densities(engine, start, held), log_densities(engine, found, held)))
+    assert w[0] == pytest.approx(
+        weight_of_first(log_densities(engine, start, held), log_densities(engine, found, held))
+    )
     again = tp.load(tmp_path, target.network)
     assert torch.equal(again.predict(test.x).probs, fitted.predict(test.x).probs)
     p, q = (tp.Fitted(target, part, fitted.info).predict(test.x).probs for part in (start, found))
-    assert torch.allclose(fitted.predict(test.x).probs, (w[0] * p + w[1] * q).to(p), atol=0.05)
+    assert float((fitted.predict(test.x).probs - (w[0] * p + w[1] * q)).abs().mean()) < 0.01
     alone = tp.fit(target, tp.WarmStart(base, START, weigh=False), train, epochs=60, batch_size=16, seed=1)
     assert type(alone.posterior) is type(found)
 
 
 def test_a_method_that_goes_wrong_hardly_counts_and_says_so():
     target, train, test = problem()
-    method = tp.WarmStart(tp.Variational(lr=5.0, settle=0.0), START)
+    method = tp.WarmStart(tp.Variational(lr=1e-6, initial_scale=3.0), START)
     with pytest.warns(TemperanceWarning, match="predicted better by the network that Variational began with"):
         fitted = tp.fit(target, method, train, epochs=200, batch_size=16, seed=1)
     assert fitted.posterior.weights[0] > 0.9
@@ -100,7 +102,7 @@ def test_a_method_that_goes_wrong_hardly_counts_and_says_so():
 
 
 def test_rows_that_the_method_learns_from_weigh_nothing():
-    chain = tp.Collect(tp.Warmup(tp.HMC(step_size=0.01, length=3), 20), last=10)
+    chain = tp.Collect(tp.Warmup(tp.HMC(step_size=0.01, length=3), 200), last=10)
     assert tp.WarmStart(chain, START).facts().gives is tp.posteriors.Draws
     assert tp.WarmStart(chain, START, all_rows=False).facts().gives is Mixture
     assert tp.WarmStart(tp.Variational(), tp.MAP(lr=0.02)).facts().gives is Gaussian  # none are held out

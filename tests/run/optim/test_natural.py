@@ -128,7 +128,7 @@ def test_ivon_takes_the_same_step_as_under_fit():
     """One draw, the same noise: the rules agree to rounding."""
     problem = conjugate_regression()
     target, data = problem.target, problem.data
-    method = tp.IVON(lr=0.05, betas=(0.9, 0.99), initial_hessian=10.0)
+    method = tp.IVON(lr=0.05, betas=(0.9, 0.99), initial_hessian=10.0, schedule=tp.flat)
     engine = Engine(target)
     run = method.init(engine, tp.Starts.of(torch.zeros(3, dtype=torch.float64)), [torch.Generator().manual_seed(0)])
     net = nn.Linear(3, 1, bias=False, dtype=torch.float64)
