@@ -43,8 +43,8 @@ DEFAULT_METHOD = "ensemble"
 def method_named(text: str | Inference[Any]) -> Inference[Any]:
     """A method by its short name, or by an expression over the library's methods; a method is returned as it is.
 
-    >>> method_named("sghmc")
-    Collect(base=SGHMC(lr=0.02...
+    >>> method_named("map")
+    MAP(lr=0.005...
     >>> method_named("Ensemble(MAP(lr=1e-2, optimizer=SGD), 3)").size
     3
     """
