@@ -132,7 +132,8 @@ class Learner:
         centre, spread = kind.units(y, transform)
         if transform is not None:
             transform = kind.bounded(transform, y)
-        return replace(schema, centre=centre, spread=spread, transform=transform, limits=limits)
+        least = kind.least(self.prepared.targets)
+        return replace(schema, centre=centre, spread=spread, transform=transform, limits=limits, least=least)
 
     def _say_outlying(self, schema: Schema) -> None:
         """Name the rows whose targets are too far from the others to be learned from."""

@@ -231,9 +231,10 @@ def guard_of(
         some = own & usual
         parts.append(GuardRows(ask(x[own]), y[own], usual[own], ask(x[some]) if some.any() else None))
     rows = sum(state.settings[name] for name in ("rows", "validation rows", "test rows"))
-    return make_guard(
+    guard, words = make_guard(
         parts, kind, level, error_rate, tolerance, per_class=per_class, table_rows=rows, classes=state.schema.classes
     )
+    return dataclasses.replace(guard, least=state.schema.least), words
 
 
 def _askers(

@@ -32,7 +32,7 @@ _CANDIDATES = ((16, 3.0), (8, 2.0), (4, 1.5), (2, 1.0), (1, 0.0))
 @dataclass(frozen=True, eq=False)
 class Guard(Value):
     """Conformal intervals or sets at ``level``, and a rule that asks a human so that at most ``error_rate`` of the
-    answers are wrong; of a number, wrong is what is off by more than ``tolerance``."""
+    answers are wrong; of a number, wrong is what is off by more than ``tolerance``. Nothing lies below ``least``."""
 
     level: float
     error_rate: float
@@ -41,6 +41,7 @@ class Guard(Value):
     deferral: Deferral
     per_class: bool = False
     plain: Any = None
+    least: float = -math.inf
 
     def beside(self, plain: Predictive, folds: Sequence[Predictive]) -> Guard:
         """The same for rows of which the models of the folds say this, and the model of all rows ``plain``, before it
@@ -53,7 +54,11 @@ class Guard(Value):
         if predictive.outcome.whole:
             low, high = np.maximum(np.ceil(low), predictive.outcome.least), np.floor(high)
             high = np.maximum(high, low)
-        return low, high
+        return np.maximum(low, self.least), np.maximum(high, self.least)
+
+    def mean(self, predictive: ValuePredictive) -> NDArray[np.float64]:
+        """The mean that is answered: no smaller than targets are, which brings it nearer to every one of them."""
+        return np.maximum(flat(predictive.mean()), self.least)
 
     def sets(self, predictive: CategoryPredictive, unknown: bool = False) -> NDArray[np.bool_]:
         """Classes that are plausible, rows × classes; the most probable one always is. Of rows with an ``unknown``

@@ -38,7 +38,8 @@ _DISPERSED = 5.0  # whole numbers whose variance is more than so many times thei
 @dataclass(frozen=True, eq=False)
 class Schema(Value):
     """The columns of a run. Real targets are standardised: y = centre + spread · z, or ``transform`` of y is; those
-    outside ``limits`` are not learned from (:func:`~temperance.apps.tables.robust.target_limits`).
+    outside ``limits`` are not learned from (:func:`~temperance.apps.tables.robust.target_limits`), and no interval
+    reaches below ``least``.
 
     >>> Schema("price", Reals(), (), (), centre=100.0, spread=10.0).class_index
     {}
@@ -55,6 +56,7 @@ class Schema(Value):
     group: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)
     limits: tuple[float, float] = (-math.inf, math.inf)
+    least: float = -math.inf
 
     @property
     def inputs(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_skewed_positive_targets_have_positive_intervals(rows: int, tmp_path: Pa
     made = run.predict(frame.head(100))
     assert (made["prediction_low"] > 0).all()
     plain = fit_table(frame, "price", method="MAP(lr=1e-2)", epochs=40, log=False, progress=False)
-    assert (plain.predict(frame.head(100))["prediction_low"] < 0).any()  # the broken twin
+    assert (plain.predict(frame.head(100))["prediction_low"] == 0).any()  # the twin: cut off where prices end
     new = prices(2000, seed=1)
     found, twin = run.evaluate(new), plain.evaluate(new)
     assert found.scores["log_loss"] < twin.scores["log_loss"] - 0.1
@@ -227,6 +228,35 @@ def test_intervals_stay_positive_though_folds_learn_a_price_as_it_is(
     found = made.predict(frame)
     assert (found["prediction_low"] >= 0).all()
     assert (found["prediction_high"] > 0).all()
+
+
+@pytest.mark.parametrize("rows", [100, 1200])  # promises by folds, and by rows held back
+@pytest.mark.parametrize("smallest", [0.5, 0.0, -1.0])
+def test_no_interval_reaches_below_zero_unless_a_target_does(rows: int, smallest: float, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=rows)
+    y = np.maximum(smallest, 3 + 2 * x + rng.normal(size=rows))
+    frame = pd.DataFrame({"x": x, "y": y})
+    run = fit_table(frame, "y", method="MAP(lr=1e-2)", epochs=20, log=False, test=0.1, progress=False)
+    new = pd.DataFrame({"x": np.linspace(-8, 2, 50)})
+    made, signed = run.predict(new), replace(run.guard, least=-math.inf)
+    encoded = run.encode(new)
+    predictive, guard = run.predictive_of(encoded), run.guard_at(encoded)
+    low, high = replace(guard, least=-math.inf).interval(predictive)
+    assert (low < 0).any()  # the network knows nothing of it
+    assert (signed.mean(predictive) < 0).any()
+    if smallest < 0:
+        np.testing.assert_array_equal(made["prediction_low"], low)
+        np.testing.assert_array_equal(made["prediction_mean"], signed.mean(predictive))
+    else:
+        np.testing.assert_array_equal(made["prediction_low"], np.maximum(low, 0))
+        np.testing.assert_array_equal(made["prediction_high"], np.maximum(high, 0))
+        np.testing.assert_array_equal(made["prediction_mean"], np.maximum(signed.mean(predictive), 0))
+    assert (made["prediction_low"] <= made["prediction_mean"]).all()
+    run.save(tmp_path / "run")
+    pd.testing.assert_frame_equal(load_table_run(tmp_path / "run").predict(new), made)
+    wider = run.predict(new, level=0.99)
+    assert (wider["prediction_low"] >= 0).all() == (smallest >= 0)
 
 
 def test_rows_that_chose_the_units_give_no_promises() -> None:

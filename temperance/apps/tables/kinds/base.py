@@ -83,6 +83,10 @@ class TableKind(ABC):
         """Targets beyond these are not learned from."""
         return -math.inf, math.inf
 
+    def least(self, y: Numbers) -> float:
+        """No interval reaches below it, by what the targets ``y`` of all rows but the test's have shown."""
+        return -math.inf
+
     def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
         """The same units, with means bounded by what the targets ``y`` have shown."""
         return transform

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ class QuantityKind(TableKind):
         self, schema: Schema, guard: Guard, predictive: ValuePredictive, unknown: bool
     ) -> tuple[Columns, Numbers, Numbers]:
         """See :class:`TableKind`; uncertainty is a variance."""
-        made: Columns = {"prediction_mean": flat(predictive.mean())}
+        made: Columns = {"prediction_mean": guard.mean(predictive)}
         known = flat(predictive.epistemic_variance())
         total = flat(predictive.aleatoric_variance()) + known
         made["prediction_std"] = np.sqrt(total)
@@ -92,7 +93,7 @@ class QuantityKind(TableKind):
     def row_scores(self, guard: Guard, predictive: ValuePredictive, y: Numbers) -> dict[str, Numbers]:
         """See :class:`TableKind`."""
         made = {"log_loss": -flat(predictive.log_prob(torch.from_numpy(y)[:, None]))}
-        made["error"] = flat(predictive.mean()) - y
+        made["error"] = guard.mean(predictive) - y
         low, high = guard.interval(predictive)
         made["covered"], made["size"] = ((low <= y) & (y <= high)).astype(np.float64), high - low
         made["crps"] = _crps(predictive, y)
@@ -134,6 +135,11 @@ class RealKind(QuantityKind):
     def limits(self, y: Numbers, transform: Monotone | None = None) -> tuple[float, float]:
         """See :func:`~temperance.apps.tables.robust.target_limits`."""
         return target_limits(y, logs=transform is not None)
+
+    def least(self, y: Numbers) -> float:
+        """0 where no target is negative. Rows come in any order, so one more is the first negative one of n + 1 with
+        probability 1 / (n + 1) at most: that is all that an interval which ends at 0 can lose of its promise."""
+        return 0.0 if bool((y >= 0).all()) else -math.inf
 
     def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
         """No mean is more than ten times the largest number that was learned from."""
