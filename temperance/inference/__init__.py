@@ -50,6 +50,7 @@ from temperance.inference.wrappers.curve import Curve
 from temperance.inference.wrappers.cyclical import Cyclical
 from temperance.inference.wrappers.ensemble import Ensemble
 from temperance.inference.wrappers.on import On
+from temperance.inference.wrappers.refit import Refit
 from temperance.inference.wrappers.subspace import Subspace
 from temperance.inference.wrappers.warm_start import WarmStart
 
@@ -110,6 +111,7 @@ __all__ = [
     "Radial",
     "RandomBasis",
     "Recipe",
+    "Refit",
     "RepulsiveEnsemble",
     "Sampler",
     "Starts",

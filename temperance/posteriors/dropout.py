@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.core.checks import check_finite, check_vector
+from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.core.seeds import derive_seed
 from temperance.engine.native.noise import mix, signed
@@ -16,6 +17,7 @@ from temperance.engine.workspace import working_copy
 from temperance.model.target import Target
 from temperance.posteriors.base import Buffers, Centred, Nodes, WeightPosterior
 from temperance.posteriors.gaussian import DEFAULT_DRAWS
+from temperance.posteriors.nodes import Stratum
 
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
@@ -124,14 +126,17 @@ def dropout_names(network: nn.Module, every: bool = False) -> list[str]:
 @dataclass(frozen=True, eq=False, repr=False)
 class DropoutPosterior(WeightPosterior, Centred):
     """One θ, and a distribution over which units are dropped in the modules ``dropouts``: a draw is one set of masks
-    for the whole function, so that rows of one draw belong together."""
+    for the whole function, so that rows of one draw belong together. With probability ``whole`` nothing is dropped."""
 
     theta: Tensor
     dropouts: tuple[str, ...]
     buffers: Buffers = field(default_factory=dict)
+    whole: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not 0 <= self.whole <= 1:
+            raise ArgumentError(f"`whole` must be a probability; got {self.whole}.")
         check_vector(self.theta, "theta")
         check_finite(self.theta, "the weights of a DropoutPosterior")
 
@@ -152,17 +157,22 @@ class DropoutPosterior(WeightPosterior, Centred):
         return target.with_network(masked(target.network), [f"{name}.draw" for name in self.dropouts])
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
-        """``n`` sets of masks (30 unless told)."""
-        count = DEFAULT_DRAWS if n is None else n
+        """``n`` sets of masks (30 unless told), and before them, where it counts, the network with nothing dropped."""
+        count, first = DEFAULT_DRAWS if n is None else n, int(self.whole > 0)
 
         def fetch(start: int, stop: int) -> tuple[Tensor, Buffers]:
             # 62 bits, and never 0, which drops nothing
-            draws = torch.tensor([derive_seed(seed, "dropout", k) % 2**62 + 1 for k in range(start, stop)])
+            places = range(start - first, stop - first)
+            draws = torch.tensor([0 if k < 0 else derive_seed(seed, "dropout", k) % 2**62 + 1 for k in places])
             draws = draws.to(self.theta.device)
             buffers = {name: value.expand(len(draws), *value.shape) for name, value in self.buffers.items()}
             return self.theta.expand(len(draws), -1), {**buffers, **{f"{name}.draw": draws for name in self.dropouts}}
 
-        return Nodes(torch.full((count,), 1.0 / count, dtype=torch.float64), fetch)
+        weights = torch.full((count,), (1.0 - self.whole) / count, dtype=torch.float64)
+        if not first:
+            return Nodes(weights, fetch)
+        weights = torch.cat([torch.tensor([self.whole], dtype=torch.float64), weights])
+        return Nodes(weights, fetch, (Stratum(1, drawn=False), Stratum(count)))
 
     def _sample(self, n: int, rng: torch.Generator) -> Tensor:
         return self.theta.expand(n, -1).clone()

@@ -13,9 +13,10 @@ from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
-from temperance.inference.base import Exactness, Facts
+from temperance.inference.base import Exactness, Facts, NeedsData
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.around_point import AroundPoint
+from temperance.inference.weighing import log_densities, weight_of_first
 from temperance.posteriors import DropoutPosterior, Point, Posterior
 from temperance.posteriors.dropout import choose_masks, dropout_names, masked
 
@@ -36,7 +37,9 @@ class MCDropout(AroundPoint):
 
     A Gaussian prior of scale σ is weight decay 1/(N σ²) on the loss in nats; Gal & Ghahramani have l²(1 − p)/N for it,
     with l a length scale (over τ where the loss is a squared error and τ the noise's precision). The spread is set by
-    p, not by the data: it does not shrink as N grows.
+    p, not by the data: it does not shrink as N grows. Where ``base`` stops by held-out rows these also say how much the
+    masks are worth beside the network with nothing dropped, which gets the weight w (see
+    :func:`~temperance.inference.weighing.weight_of_first`).
 
     >>> import temperance as tp
     >>> from torch import nn
@@ -65,8 +68,17 @@ class MCDropout(AroundPoint):
         check_dropout(engine)
 
     def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
-        """A :class:`DropoutPosterior`."""
-        return DropoutPosterior(point.theta, tuple(dropout_names(engine.network)), point.buffers)
+        """A :class:`DropoutPosterior`, weighed against the network with nothing dropped where rows were held out."""
+        found = DropoutPosterior(point.theta, tuple(dropout_names(engine.network)), point.buffers)
+        if not self.base.facts().held_out:
+            return found
+        if data is None:
+            raise NeedsData("the rows that were held out weigh masks against the network with nothing dropped.")
+        others = data.held_out
+        if others is None:
+            return found
+        plain, dropped = (log_densities(engine, each, others) for each in (replace(found, whole=1.0), found))
+        return replace(found, whole=weight_of_first(plain, dropped, others.weights))
 
 
 def check_dropout(engine: Engine) -> None:

@@ -32,6 +32,7 @@ from temperance.inference.base import (
 from temperance.inference.batch_statistics import batch_statistics
 from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.points.map import MAP
+from temperance.inference.weighing import log_densities, weight_of_first
 from temperance.inference.wrappers.parts import (
     check_same_length,
     first_part,
@@ -40,7 +41,6 @@ from temperance.inference.wrappers.parts import (
     split_run,
     streams_of,
 )
-from temperance.inference.wrappers.weighing import log_densities, weight_of_first
 from temperance.posteriors import Mixture, Point, Posterior, centre_of
 
 _STEPS = 2000  # of the optimiser, where the method has a length of its own
@@ -78,7 +78,7 @@ class WarmStart(Wrapper):
 
     Where ``by`` stops by held-out rows that ``base`` does not learn from, these also say how much ``base`` is worth
     beside the network that it began with, so that what comes out is no worse than that network by more than they can
-    tell, whatever became of the method (see :func:`~temperance.inference.wrappers.weighing.weight_of_first`):
+    tell, whatever became of the method (see :func:`~temperance.inference.weighing.weight_of_first`):
 
         p(θ) = w δ(θ − θ₀) + (1 − w) p_base(θ),     w = E[w | held-out rows],  w ~ Beta(½, ½) before.
 

@@ -43,9 +43,15 @@ METHODS = {
     "dropout": f"MCDropout({START})",
     "anchored": f"Ensemble(Anchored({START}), 5)",
     "ensemble": f"Ensemble({START}, 5)",
+    "refit-ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {START})",
+    "best": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {START}, stretch=1.3333)",
 }
 """The default of each family. A chain has a quarter of the steps at least, the last four
 fifths of them in cycles of ``{cycle}`` after ``{start}``."""
+
+LENGTHS = {"WarmStart": 4 / 3, "Refit": 2.5}
+"""How many times as long as MAP a run may be whose first part is a training of its own, so that this part is as long as
+MAP's. Most end long before; what they take is in the costs."""
 
 TRAINED = {"tuned-map": "", "laplace": "Laplace()", "last-layer": "On(last_layer, Laplace())"}
 """What runs on a network that is trained already; the baseline is the network as it comes."""
@@ -133,7 +139,7 @@ def _warm_up() -> None:
 
 def method_for(name: str, task: Task, rows: int, length: float) -> tuple[tp.Inference[Any], int]:
     """A method of :data:`METHODS` and its epochs, for so many training rows."""
-    epochs = task.epochs(rows, length)
+    epochs = task.epochs(rows, length * max((LENGTHS[each] for each in LENGTHS if each in METHODS[name]), default=1.0))
     steps = epochs * math.ceil(rows / task.batch_size)
     lengths = {"cycle": max(1, steps // 40), "start": steps // 16}
     return recipes.method_named(METHODS[name].format(**lengths)), epochs

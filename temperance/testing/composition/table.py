@@ -20,10 +20,11 @@ from temperance.inference.listing import Listed, listing
 from temperance.testing.composition.check import Composition, Wrapper, classes_of, examine_composition
 from temperance.testing.composition.runs import small_problem
 
-ALLOWED_WARNINGS = r"transitions diverged|never swap|swapped"
+ALLOWED_WARNINGS = r"transitions diverged|never swap|swapped|a longer run would predict better"
 """A dozen steps find no good step size: samplers say so, and they are right."""
 
 _POINT = tp.MAP(lr=0.05)
+_STOPS = tp.MAP(lr=0.05, patience=2)
 _WALK = tp.MAP(lr=0.03, optimizer=torch.optim.SGD, optimizer_args={"momentum": 0.5})
 _SWAG = tp.SWAG(_WALK, rank=2, start=0.25, every=1)
 _SGHMC = tp.SGHMC(lr=0.03)
@@ -50,6 +51,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "MCDropout": lambda m: tp.MCDropout(m),
     "Curve": lambda m: tp.Curve(m),
     "WarmStart": lambda m: tp.WarmStart(m, _POINT, steps=4),
+    "Refit": lambda m: tp.Refit(m, _STOPS),
 }
 
 INNERS: dict[str, Inference[Any]] = {
@@ -95,6 +97,8 @@ INNERS: dict[str, Inference[Any]] = {
     "Collect of Warmup": tp.Collect(_WARM),
     "Collect of Cyclical": tp.Collect(tp.Cyclical(_SGHMC, cycle=3)),
     "WarmStart of Collect": tp.WarmStart(tp.Collect(_SGHMC), _POINT, steps=4),
+    "Refit of SWAG": tp.Refit(_SWAG, _STOPS),
+    "Refit of Ensemble": tp.Refit(tp.Ensemble(_POINT, 2), _STOPS),
     "SVGD": tp.SVGD(3, lr=0.05),
     "RepulsiveEnsemble": tp.RepulsiveEnsemble(3, lr=0.05),
     "Curve": tp.Curve(_POINT),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError
+from temperance.inference.weighing import weight_of_first
 from temperance.posteriors.dropout import masked
 from temperance.testing import critical_value
 
@@ -328,3 +331,50 @@ def test_masks_are_made_where_the_network_is():
     """The ``meta`` device stands for a GPU: it refuses tensors of the CPU."""
     net = masked(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)).to("meta")).eval()
     assert net(torch.zeros(4, 3, device="meta")).shape == (4, 2)
+
+
+def test_with_a_probability_nothing_is_dropped():
+    """The mixture of the network as it is and of the average over masks, in these proportions, with errors of the masks
+    alone."""
+    net = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Dropout(0.4), nn.Linear(20, 2))
+    target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0))
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    plain = tp.fit(target, tp.MCDropout(), (x, torch.zeros(5, dtype=torch.long)))
+    probs = {}
+    for whole in (0.0, 0.3, 1.0):
+        made = tp.Fitted(plain.target, replace(plain.posterior, whole=whole), plain.info)
+        probs[whole] = made.predict(x, draws=50, seed=1).probs
+    torch.testing.assert_close(probs[0.3], 0.3 * probs[1.0] + 0.7 * probs[0.0])
+    torch.testing.assert_close(probs[1.0], net.eval()(x).softmax(-1))
+    assert (probs[0.0] - probs[1.0]).abs().max() > 0.01
+    nodes = replace(plain.posterior, whole=0.3).nodes(50)
+    assert [stratum.drawn for stratum in nodes.strata] == [False, True]
+    with pytest.raises(tp.errors.ArgumentError, match="`whole`"):
+        replace(plain.posterior, whole=1.5)
+
+
+@pytest.mark.parametrize("rate", [0.7, 0.05])
+def test_held_out_rows_weigh_the_masks(rate, tmp_path):
+    """Masks that drop two thirds of few units are worth little beside the network with nothing dropped."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 2, generator=rng)
+    data = tp.data.Data(x, (x.sum(1, keepdim=True).sin() + 0.05 * torch.randn(400, 1, generator=rng)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Dropout(rate), nn.Linear(30, 1))
+    target = tp.Target(net, tp.Normal(scale=0.3), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.MCDropout(tp.MAP(lr=1e-2, patience=5)), data, epochs=30, batch_size=40, seed=0)
+    found = fitted.posterior
+    rows = fitted.held_out
+    each = []
+    for whole in (1.0, 0.0):
+        one = tp.Fitted(fitted.target, replace(found, whole=whole), fitted.info)
+        each.append(one.predict(rows.x).log_prob(rows.y).flatten())
+    assert found.whole == pytest.approx(weight_of_first(*each), abs=1e-3)
+    assert found.whole > 0.8 if rate == 0.7 else found.whole < 0.8
+    fitted.save(tmp_path / "run")
+    again = tp.load(tmp_path / "run", net)
+    assert again.posterior.whole == found.whole
+    assert torch.equal(again.predict(x[:9]).mean(), fitted.predict(x[:9]).mean())
+    plain = tp.fit(target, tp.MCDropout(tp.MAP(lr=1e-2)), data, epochs=2, batch_size=40)
+    assert plain.posterior.whole == 0.0

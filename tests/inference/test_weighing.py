@@ -10,7 +10,7 @@ import torch
 import temperance as tp
 from temperance.core.errors import TemperanceWarning
 from temperance.engine.engine import Engine
-from temperance.inference.wrappers.weighing import log_densities, weight_of_first
+from temperance.inference.weighing import log_densities, weight_of_first
 from temperance.judge import diagnose
 from temperance.posteriors import Gaussian, Mixture, Point
 

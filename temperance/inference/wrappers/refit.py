@@ -1,0 +1,239 @@
+"""``Refit``: rows held out say how long to train; then all rows are trained on, for so long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from temperance.core.checks import check_positive, shown
+from temperance.core.encoding import SCRATCH
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.core.seeds import generator, spawn
+from temperance.data.data import Batch, Data
+from temperance.engine.engine import Engine
+from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.card import Card, MethodFamily, Recipe
+from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
+from temperance.posteriors import Chain, Posterior
+
+_LEAST = 20  # steps of the method, however soon the pilot was best
+_STILL = 0.95  # of the pilot's epochs, beyond which a best one says that more would have been better
+
+
+@dataclass
+class RefitState(WrapperState):
+    """The method's own state, which stands still while the pilot runs; the pilot's, until it has ended; the seed of the
+    method's batches and their size; the best score of held-out rows, and after how many epochs that was; after how many
+    steps the pilot ended, and how many the method has."""
+
+    pilot: Any
+    seed: int
+    total_steps: int | None = None
+    batch_size: int = 0
+    best: float = -math.inf
+    best_epochs: float = 0.0
+    most_epochs: float = 0.0
+    pilot_steps: int | None = None
+    own_steps: int = 0
+    same_rows: bool = False
+    walk: Iterator[Batch] | None = field(default=None, metadata=SCRATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Refit(Wrapper):
+    """``base`` on all rows, for as long as rows that were held out from a pilot want it.
+
+        e* = the epoch at which ``pilot``, trained without the held-out rows, predicts them best;
+        then ``base``, from the start and on all rows, for ``stretch`` · e* epochs.
+
+    Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
+    the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
+    MAP(lr=1e-3, patience=0.1))`` costs six trainings, each as long as it should be.
+
+    The run has room for both: of L steps the pilot takes at most L / (1 + ``stretch``), so that a run is asked to be
+    1 + ``stretch`` times as long as one of ``pilot`` alone; it ends as soon as it is done, as a rule long before.
+
+    Args:
+        base: any method that goes over minibatches and chooses nothing by held-out rows itself.
+        pilot: ``MAP`` with ``patience``, and else as in ``base``: lengths are those of its learning rate.
+        stretch: how many times as long the method runs. 4/3 for ``SWAG(start=0.75)``, which then begins to collect
+            where the pilot was best.
+
+    >>> import temperance as tp
+    >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)
+    >>> target = tp.Target(torch.nn.Linear(1, 1), tp.Normal(scale=0.1), tp.GaussianPrior(scale=1.0))
+    >>> method = Refit(tp.MAP(lr=0.1), tp.MAP(lr=0.1, patience=0.1))
+    >>> fitted = tp.fit(target, method, (x, 2 * x + 1), epochs=200, batch_size=10)
+    >>> fitted.info.steps < 800, fitted.predict(torch.tensor([[0.5]])).mean().round(decimals=1)
+    (True, tensor([[2.]]))
+    """
+
+    card: ClassVar[Card] = Card(
+        "trains on all rows, for as long as held-out rows wanted a pilot to be trained",
+        MethodFamily.WRAPPERS,
+        exact="as its method",
+        cost="the pilot's, then the method's",
+        shown=("Refit(Ensemble(MAP(lr=1e-3), 5), MAP(lr=1e-3, patience=0.1))",),
+        recipes=(
+            Recipe(
+                "best",
+                "Refit(Ensemble(SWAG(MAP(lr=5e-3), start=0.75), 5), MAP(lr=5e-3, patience=0.1), stretch=1.3333)",
+                "five Gaussians on all rows, for as long as held-out rows want it",
+            ),
+        ),
+    )
+
+    base: Inference[Any]
+    pilot: Inference[Any]
+    stretch: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pilot, Inference):
+            raise ArgumentError(
+                f"`pilot` must be a method such as MAP(lr=1e-3, patience=0.1); got {shown(self.pilot)}."
+            )
+        facts = self.pilot.facts()
+        if not (facts.held_out and facts.gives.single and facts.reads == "minibatch" and facts.streams == 1):
+            raise ArgumentError(
+                "`pilot` must be one network that stops by held-out rows, such as MAP(lr=1e-3, patience=0.1); got "
+                f"{shown(self.pilot)}."
+            )
+        super().__post_init__()
+        check_positive(self.stretch, "stretch")
+
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must go over batches for as long as it is told, and need no rows of its own."""
+        facts, name = base.facts(), type(base).__name__
+        if facts.reads == "full" or facts.default_steps is not None or issubclass(facts.gives, Chain):
+            refuse(
+                self,
+                base,
+                f"how long {name} runs has nothing to do with how long an optimiser should",
+                "WarmStart(Collect(SGHMC(lr=Thermal())), MAP(lr=5e-3, patience=0.1))",
+            )
+        if facts.held_out or facts.sets_aside is not None:
+            refuse(self, base, f"{name} chooses by held-out rows, and none are left", f"{name} by itself")
+
+    def facts(self) -> Facts:
+        """The base's, beside the pilot; the pilot's rows are held out."""
+        base, pilot = self.base.facts(), self.pilot.facts()
+        cost = Cost(
+            max(base.cost.gradients_per_step, pilot.cost.gradients_per_step),
+            base.cost.copies_of_theta + pilot.cost.copies_of_theta,
+        )
+        return replace(base, cost=cost, held_out=True, sets_aside=pilot.sets_aside)
+
+    def check_run(self, steps: int) -> None:
+        """As both parts do."""
+        first = self._pilot_steps(steps, 1.0)
+        if steps <= first:
+            raise ArgumentError(f"`steps` of the run must be at least 2, for the run has two parts; got {steps}.")
+        self.pilot.check_run(first)
+        self.base.check_run(max(1, round(self.stretch * first)))
+
+    def _pilot_steps(self, total: int, more: float) -> int:
+        """The pilot's, at most, where an epoch of the method has ``more`` times the steps of one of the pilot."""
+        return max(1, math.floor(total / (1.0 + self.stretch * more)))
+
+    def at_once(self, engine: Engine, starts: Starts) -> bool:
+        """No: each member would have a length of its own."""
+        return False
+
+    def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> RefitState:
+        """See :class:`Inference`. Both begin at the same place."""
+        (rng,) = rngs
+        seed = spawn(rng)
+        pilot = self.pilot.init(engine, starts, [generator(seed, "pilot")])
+        return RefitState(self.base.init(engine, starts, rngs), pilot, seed)
+
+    def keep_in(self, state: RefitState, folder: Path) -> None:
+        """As both parts do."""
+        if state.pilot_steps is None:
+            self.pilot.keep_in(state.pilot, folder)
+        self.base.keep_in(state.base, folder)
+
+    def step(self, engine: Engine, state: RefitState, batch: Batch) -> tuple[RefitState, Info]:
+        """A step of the pilot, or of the method."""
+        check_same_length(state.total_steps, batch.total_steps)
+        if state.total_steps is None:
+            state.total_steps, state.batch_size = batch.total_steps, batch.size
+            if batch.size == batch.num_data and batch.whole is not None:  # all rows at once: of more rows, all of them
+                state.batch_size = len(batch.whole.with_held_out())
+        if state.pilot_steps is not None:
+            state.base, info = self.base.step(engine, state.base, self._own_batch(engine, state, batch))
+            ended = batch.step + 1 - state.pilot_steps >= state.own_steps
+            return state, replace(info, done=info.done or ended)
+        whole, per_epoch = _all_rows(batch), batch.steps_per_epoch
+        if whole is None or per_epoch is None or batch.total_steps is None:
+            raise ArgumentError("`batch` must know the data and the length of the run, as those of fit do.")
+        more = whole.steps_per_epoch(state.batch_size) / per_epoch
+        first = self._pilot_steps(batch.total_steps, more)
+        here = streams_of(first_part(batch, first), 1)
+        state.pilot, info = self.pilot.step(engine, state.pilot, here)
+        made = batch.step + 1
+        score = info.metrics.get("held_out_score")
+        if score is not None and score > state.best:
+            state.best, state.best_epochs = score, made / per_epoch
+        if info.status.ok and (info.done or made >= first):
+            state.most_epochs = made / per_epoch
+            wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
+            state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
+            state.same_rows = whole is batch.whole
+            state.pilot, state.pilot_steps = None, made
+        return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
+
+    def _own_batch(self, engine: Engine, state: RefitState, batch: Batch) -> Batch:
+        """The method's next rows, of all that there are. They are a function of the seed and of the step's number."""
+        whole = _all_rows(batch)
+        assert whole is not None
+        assert state.pilot_steps is not None
+        streams, step = self.base.facts().streams, batch.step - state.pilot_steps
+        every = whole.steps_per_epoch(state.batch_size)
+        epoch, place = divmod(step, every)
+        if state.walk is None or place == 0:
+            state.walk = whole.batches(
+                state.batch_size, seed=state.seed, epoch=epoch, streams=None if streams == 1 else streams, first=place
+            )
+        rows = next(state.walk)
+        placed = replace(
+            rows,
+            step=step,
+            epoch=epoch,
+            progress=step / state.own_steps,
+            total_steps=state.own_steps,
+            steps_per_epoch=every,
+            whole=whole,
+        )
+        return placed.to(engine.device)
+
+    def remarks(self, state: RefitState) -> list[str]:
+        """As the method does; and where the pilot was still getting better when its part of the run was over."""
+        if state.pilot_steps is None:
+            return []
+        made = self.base.remarks(state.base)
+        if state.best_epochs >= _STILL * state.most_epochs:
+            made.append(
+                f"held-out rows were predicted best at the end of the pilot, after {state.best_epochs:.4g} of "
+                f"{state.most_epochs:.4g} epochs: a longer run would predict better."
+            )
+        if state.same_rows:
+            made.append("rows that are loaded when they are needed cannot be joined: those held out stay so.")
+        return made
+
+    def posteriors(self, engine: Engine, state: RefitState, data: Data | None) -> tuple[Posterior, ...]:
+        """The method's, of all rows."""
+        if state.pilot_steps is None:
+            raise NumericalError(
+                "there is no posterior yet: the run ended while its length was looked for. After an interruption, call "
+                "fit again with the same checkpoint."
+            )
+        return self.base.posteriors(engine, state.base, None if data is None else data.with_held_out())
+
+
+def _all_rows(batch: Batch) -> Data | None:
+    return None if batch.whole is None else batch.whole.with_held_out()
