@@ -20,6 +20,7 @@ from temperance.core.version import __version__
 if _TYPE_CHECKING:
     from temperance import data, decide, inference, linalg, nn, posteriors, testing
     from temperance.apps import integrations, recipes, sklearn, tables
+    from temperance.apps.auto import auto
     from temperance.core import errors, outcomes, status
     from temperance.inference import *  # noqa: F403  the methods: one list, kept there
     from temperance.judge import calibrate, diagnose, symmetry
@@ -87,6 +88,7 @@ if _TYPE_CHECKING:
         "Target",
         "ZeroInflated",
         "__version__",
+        "auto",
         "biases",
         "calibrate",
         "data",
@@ -127,6 +129,7 @@ _PUBLIC = {
     **dict.fromkeys(("Layout", "biases", "last_layer"), "model.theta"),
     **{room: f"{room}." for room in ("data", "decide", "inference", "linalg", "nn", "posteriors", "testing")},
     "Fitted": "run.fitted",
+    "auto": "apps.auto",
     "Target": "model.target",
     "calibrate": "judge.calibrate.",
     "diagnose": "judge.diagnose.",

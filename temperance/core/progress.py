@@ -60,3 +60,9 @@ class ProgressBar:
         self._next = now + 0.1
         rate = (step - self._first) / max(now - self._start, 1e-9)
         self._progress.update(self._task, completed=step, loss=f"{loss:.4g}", rate=f"{rate:.3g}")
+
+
+def say(words: str, show: bool | None = None) -> None:
+    """A line where a progress bar would be: on a terminal, unless told."""
+    if sys.stderr.isatty() if show is None else show:
+        print(words, file=sys.stderr)

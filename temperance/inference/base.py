@@ -77,9 +77,13 @@ class Facts:
         held_out: whether it looks at held-out data.
         sets_aside: how many rows, a tenth of them at most, ``fit`` holds out for it where the caller names none;
             ``None``: he must.
+        learns_held_out: whether these rows are learned from in the end, so that nobody may choose or judge by them any
+            more.
         own_likelihood: whether a posterior chooses a likelihood of its own, so that it cannot be one of several in a
             mixture.
         settling: steps whose places are no draws because a sampler still tunes itself; ``None`` if it never does.
+        longer: how many times as long as one network's training a run should be that holds a training as a part, so
+            that this part is as long; whoever chooses a length for a user goes by it.
     """
 
     gives: type[Posterior]
@@ -90,8 +94,10 @@ class Facts:
     streams: int = 1
     held_out: bool = False
     sets_aside: int | None = None
+    learns_held_out: bool = False
     own_likelihood: bool = False
     settling: int | None = None
+    longer: float = 1.0
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from temperance.core.checks import check_count, check_flag, check_level, shown
 from temperance.core.encoding import fingerprint
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.progress import say
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.data.data import Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference
+from temperance.inference.choice import Choice, Chosen
 from temperance.model.target import Target
 from temperance.run import store
 from temperance.run.fitted import Fitted
@@ -28,7 +31,7 @@ _WORTH_DIVIDING = 20  # rows from which a tenth of them can tell anything
 
 def fit(
     target: Target,
-    method: Inference[Any],
+    method: Inference[Any] | Choice,
     data: Any,
     *,
     epochs: int | None = None,
@@ -47,7 +50,7 @@ def fit(
 
     Args:
         target: the problem: network, likelihood, prior, temperature.
-        method: how to approximate its posterior, e.g. ``Ensemble(MAP(lr=1e-3), 5)``.
+        method: how to approximate its posterior, e.g. ``Ensemble(MAP(lr=1e-3), 5)``; or ``auto()``, which chooses one.
         data: a :class:`~temperance.data.Data`, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
         epochs, steps: how long; one of the two.
         batch_size: rows a step; that of the ``DataLoader`` where one is given, else 128.
@@ -73,6 +76,13 @@ def fit(
         raise ArgumentError(
             f"`target` must be a temperance Target: Target(network, likelihood, prior); got {type(target).__name__}."
         )
+    chosen: Chosen | None = None
+    if isinstance(method, Choice):
+        chosen = method.choose(target, Data.of(data), trains=epochs is not None or steps is not None)
+        method = chosen.method
+        epochs, steps = (None if n is None else math.ceil(check_count(n, name) * method.facts().longer - 1e-9)
+                         for name, n in (("epochs", epochs), ("steps", steps)))  # fmt: skip
+        say(f"temperance: {chosen.why}", progress)
     if not isinstance(method, Inference):
         raise ArgumentError(f"`method` must be a temperance method such as MAP(lr=1e-3); got {shown(method)}.")
     seed = check_seed(seed)
@@ -114,12 +124,13 @@ def fit(
     if every is None:
         every = per_epoch if per_epoch > 1 else _STEPS_BETWEEN_SAVES
     loop = Loop(engine, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
-    loop.given = given
+    loop.given = (known, None) if facts.learns_held_out and whole.in_memory else given
+    loop.info.chosen = "" if chosen is None else chosen.why
     with store.held(checkpoint, "checkpoint"), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, "global"))
         loop.prepare(theta)
         if loop.finished is not None:
-            loop.finished.data, loop.finished.held_out = given
+            loop.finished.data, loop.finished.held_out = loop.given
             return loop.finished
         status = loop.run(progress)
         return loop.finish(status, throw)

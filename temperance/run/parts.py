@@ -25,8 +25,8 @@ HISTORIES = ("losses", "held_out_scores", "elbos")
 @dataclass
 class RunInfo:
     """How a run went: steps, seconds, the mean loss of each epoch (where it stops early, also the mean held-out
-    log-likelihood; where the method has one, the ELBO), how it ended, and what the method remarked on it (transitions
-    that diverged, say)."""
+    log-likelihood; where the method has one, the ELBO), how it ended, what the method remarked on it (transitions that
+    diverged, say), and why it was chosen, where ``auto`` did that."""
 
     steps: int = 0
     total_steps: int = 0
@@ -37,6 +37,7 @@ class RunInfo:
     status: Status = OK
     data: dict[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    chosen: str = ""
 
 
 def describe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -208,7 +209,8 @@ class BayesianEstimator(BaseEstimator):
         opinions = (self.network, self.epochs, self.batch_size, None if self._wants_default() else self.method)
         if all(opinion is None for opinion in opinions):
             return default_training(rows, self._outcome)
-        return method, *training(rows, self._outcome)
+        epochs, batch_size = training(rows, self._outcome)
+        return method, math.ceil(epochs * method.facts().longer), batch_size
 
     def _wants_default(self) -> bool:
         return isinstance(self.method, str) and self.method == "default"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -160,8 +161,7 @@ def fit_prepared(
     check_epochs(epochs)
     check_new_names(schema, list(prepared.test_frame.columns))
     proposed, batch = training(len(prepared.train), schema.outcome)
-    if method.facts().reads == "full":
-        proposed = _FULL_STEPS
+    proposed = _FULL_STEPS if method.facts().reads == "full" else math.ceil(proposed * method.facts().longer)
     length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)

@@ -161,11 +161,13 @@ class Learner:
 
     def _fit(self, schema: Schema, rows: TablePart, likelihood: Likelihood, seed: int, path: Path | None) -> Fitted:
         target = self._target(schema, likelihood, seed)
-        held_out = None
-        if self.method.facts().held_out:
+        held_out, facts = None, self.method.facts()
+        if facts.held_out and (facts.learns_held_out or self.prepared.folds is not None):
+            # rows that are learned from in the end must not be those by which predictions are calibrated
+            rows, stop = _apart(rows, seed)
+            held_out = self.prepared.data(stop, schema)
+        elif facts.held_out:
             self.looked, stop = True, self.prepared.calibration
-            if self.prepared.folds is not None:
-                rows, stop = _apart(rows, seed)
             held_out = self.prepared.data(stop, schema)
         begun = _steps_of(path)
         with threads_for(self.batch_size * max(HIDDEN) * self.method.facts().streams):

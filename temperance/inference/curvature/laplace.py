@@ -213,6 +213,7 @@ class Laplace(AroundPoint):
 
     def posteriors(self, engine: Engine, state: LaplaceState, data: Data | None) -> tuple[Posterior, ...]:
         """A :class:`LaplacePosterior` for each member."""
+        data = self.rows(data)
         if data is None:
             raise NeedsData("the curvature pass of Laplace needs the data.")
         here = self._present(engine, state)

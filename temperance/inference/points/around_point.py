@@ -114,6 +114,10 @@ class AroundPoint(Wrapper):
         self.check_target(engine)
         return WrapperState(self.base.init(engine, starts, rngs))
 
+    def rows(self, data: Data | None) -> Data | None:
+        """The data; rows that the base has learned from choose nothing, though they were held out before."""
+        return data.with_held_out() if data is not None and self.base.facts().learns_held_out else data
+
     def points(self, engine: Engine, state: Any, data: Data | None) -> list[Point]:
         """θ* of each member, and the running statistics that belong to it."""
         found = self.base.posteriors(engine, state.base, data)
@@ -122,4 +126,5 @@ class AroundPoint(Wrapper):
 
     def posteriors(self, engine: Engine, state: Any, data: Data | None) -> tuple[Posterior, ...]:
         """See :meth:`around`."""
+        data = self.rows(data)
         return tuple(self.around(engine, point, data) for point in self.points(engine, state, data))

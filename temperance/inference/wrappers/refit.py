@@ -21,6 +21,7 @@ from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
 from temperance.posteriors import Chain, Posterior
 
+_PILOT_ROWS = 0.9  # of all rows, which an epoch of the method goes through
 _LEAST = 20  # steps of the method, however soon the pilot was best
 _STILL = 0.95  # of the pilot's epochs, beyond which a best one says that more would have been better
 
@@ -126,7 +127,8 @@ class Refit(Wrapper):
             max(base.cost.gradients_per_step, pilot.cost.gradients_per_step),
             base.cost.copies_of_theta + pilot.cost.copies_of_theta,
         )
-        return replace(base, cost=cost, held_out=True, sets_aside=pilot.sets_aside)
+        longer = 1.0 + self.stretch / _PILOT_ROWS
+        return replace(base, cost=cost, held_out=True, sets_aside=pilot.sets_aside, learns_held_out=True, longer=longer)
 
     def check_run(self, steps: int) -> None:
         """As both parts do."""

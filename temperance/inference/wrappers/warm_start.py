@@ -180,6 +180,8 @@ class WarmStart(Wrapper):
             held_out=base.held_out or first.held_out,
             sets_aside=first.sets_aside if first.held_out else base.sets_aside,
             settling=None if base.settling is None else first_steps + base.settling,
+            longer=1.0 if share is None else 1.0 / share,
+            learns_held_out=base.learns_held_out or self._sees_all(),
         )
         return replace(made, gives=Mixture, exact=Exactness.APPROXIMATE) if self._weighs() else made
 
@@ -197,13 +199,17 @@ class WarmStart(Wrapper):
         share = self._share()
         return self._count() if share is None else split_run(total, share)
 
+    def _sees_all(self) -> bool:
+        """Whether the method reads the rows, too, by which the optimiser stopped."""
+        return self.all_rows and self.base.facts().reads == "full" and self.by.facts().held_out
+
     def _weighs(self) -> bool:
         """Whether held-out rows are there that the method does not learn from, and its posterior has draws of θ through
         the network, as its start has."""
         base = self.base.facts()
-        sees_all = self.all_rows and base.reads == "full"
+        learned = base.learns_held_out or self._sees_all()
         draws = base.gives.predicts != "linearised" and not base.own_likelihood
-        return self.weigh and self.by.facts().held_out and not sees_all and draws
+        return self.weigh and self.by.facts().held_out and not learned and draws
 
     def check_run(self, steps: int) -> None:
         """As both parts do."""

@@ -34,29 +34,23 @@ METHODS = {
     "tuned-map": START,
     "laplace": f"Laplace({START})",
     "last-layer": f"On(last_layer, Laplace({START}))",
-    "vi": f"WarmStart(Variational(MeanField(), lr=2e-3), {START})",
+    "vi": f"Refit(Variational(MeanField(), lr=2e-3), {START}, stretch=1.33)",
     "ivon": f"WarmStart(IVON(lr=0.1, clip=0.01), {START})",
-    "swag": f"WarmStart(SWAG(MAP(lr=2e-3), start=0.0), {START})",
-    "multiswag": f"Ensemble(WarmStart(SWAG(MAP(lr=2e-3), start=0.0), {START}), 5)",
+    "swag": f"Refit(SWAG(MAP(lr=2e-3), start=0.75), {START}, stretch=1.33)",
+    "multiswag": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {START}, stretch=1.33)",
     "sghmc": f"WarmStart(Collect(SGHMC(lr=Thermal())), {START})",
     "cyclical": f"WarmStart(Collect(Cyclical(SGHMC(lr=Thermal()), cycle={{cycle}}, start={{start}})), {START})",
-    "dropout": f"MCDropout({START})",
-    "anchored": f"Ensemble(Anchored({START}), 5)",
-    "ensemble": f"Ensemble({START}, 5)",
-    "refit-ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {START})",
-    "best": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {START}, stretch=1.3333)",
+    "dropout": f"Refit(MCDropout(MAP(lr=2e-3)), {START})",
+    "anchored": f"Refit(Ensemble(Anchored(MAP(lr=2e-3)), 5), {START})",
+    "ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {START})",
 }
-"""The default of each family. A chain has a quarter of the steps at least, the last four
-fifths of them in cycles of ``{cycle}`` after ``{start}``."""
-
-LENGTHS = {"WarmStart": 4 / 3, "Refit": 2.5}
-"""How many times as long as MAP a run may be whose first part is a training of its own, so that this part is as long as
-MAP's. Most end long before; what they take is in the costs."""
+"""The default of each family. A chain has a quarter of the steps at least, the last four fifths of them in cycles of
+``{cycle}`` after ``{start}``."""
 
 TRAINED = {"tuned-map": "", "laplace": "Laplace()", "last-layer": "On(last_layer, Laplace())"}
 """What runs on a network that is trained already; the baseline is the network as it comes."""
 
-PLAIN, BASELINE, RECOMMENDED = "map", "tuned-map", "ensemble"
+PLAIN, BASELINE, RECOMMENDED = "map", "tuned-map", "multiswag"
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 """Scales of the prior, that is weight decays 1 / (N scale²), among which the baseline chooses."""
 
@@ -138,8 +132,10 @@ def _warm_up() -> None:
 
 
 def method_for(name: str, task: Task, rows: int, length: float) -> tuple[tp.Inference[Any], int]:
-    """A method of :data:`METHODS` and its epochs, for so many training rows."""
-    epochs = task.epochs(rows, length * max((LENGTHS[each] for each in LENGTHS if each in METHODS[name]), default=1.0))
+    """A method of :data:`METHODS` and its epochs, for so many training rows: those of one training, and what it needs
+    beside that. Most end long before; what they take is in the costs."""
+    plain = recipes.method_named(METHODS[name].format(cycle=1, start=0))
+    epochs = task.epochs(rows, length * plain.facts().longer)
     steps = epochs * math.ceil(rows / task.batch_size)
     lengths = {"cycle": max(1, steps // 40), "start": steps // 16}
     return recipes.method_named(METHODS[name].format(**lengths)), epochs
@@ -162,6 +158,8 @@ def _scored(fitted: tp.Fitted, rows: Rows, seconds: float, **more: Any) -> dict[
     if not math.isfinite(scores["log_loss"]):
         raise tp.errors.NumericalError(f"the log-loss of test rows must be finite; got {scores['log_loss']}.")
     told = {"seconds": seconds, "predicting": time.process_time() - began, "status": fitted.info.status.code}
+    assert isinstance(fitted.method, tp.Inference)
+    told |= {"steps": fitted.info.steps, "streams": fitted.method.facts().streams}
     return {**scores, **told, **more}
 
 
@@ -187,7 +185,7 @@ def _tuned(task: Task, rows: Rows, seed: int, length: float) -> dict[str, Any]:
     if best is None:
         raise trouble or tp.errors.NumericalError("no scale of the prior was tried.")
     seconds = time.process_time() - began
-    return _scored(best[2], rows, seconds, scale=best[1], steps=best[2].info.steps)
+    return _scored(best[2], rows, seconds, scale=best[1])
 
 
 def _after_training(task: Task, name: str, rows: Rows, seed: int) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import temperance as tp
+from temperance.apps.tables import fit_table, learner
 from temperance.core.errors import ArgumentError, MismatchError, NumericalError
 from temperance.run.loop import Loop
 
@@ -58,13 +62,13 @@ def test_what_comes_out_is_of_all_rows(temperature):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = tp.fit(linear(temperature), method, data, epochs=4000, batch_size=60, seed=0)
-    assert (len(fitted.data), len(fitted.held_out)) == (54, 6)
+    assert (len(fitted.data), fitted.held_out) == (60, None)  # nobody is to judge by rows that were learned from
     mean, covariance = exact(data)
     whole = temperature * torch.kron(torch.eye(2, dtype=F64), covariance)
     found = fitted.posterior
     torch.testing.assert_close(found.mean, mean, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(found.covariance(), whole, rtol=1e-6, atol=1e-9)
-    fewer_mean, fewer = exact(fitted.data)
+    fewer_mean, fewer = exact(data.hold_out(0.1, seed=0)[0])
     assert (fewer_mean - mean).abs().max() > 0.01  # the test tells 54 rows from 60
     assert (fewer - covariance).abs().max() > 1e-4
 
@@ -198,3 +202,37 @@ def test_a_pilot_that_is_best_at_its_end_is_told():
 def test_refused(make, words):
     with pytest.raises(ArgumentError, match=words):
         make()
+
+
+def test_rows_that_were_learned_from_choose_no_width():
+    """Laplace around it has no rows left to choose its width by, and says so; its curvature is of all rows."""
+    data = line()
+    method = tp.Laplace(tp.Refit(tp.MAP(lr=0.02), STOPS), tp.Dense())
+    assert method.facts().learns_held_out
+    with pytest.warns(tp.errors.TemperanceWarning, match="held_out"):
+        fitted = tp.fit(linear(), method, data, epochs=60, batch_size=20)
+    assert (len(fitted.data), fitted.held_out) == (60, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fixed = tp.fit(linear(), replace(method, tune=None), data, epochs=60, batch_size=20)
+    torch.testing.assert_close(fixed.posterior.covariance()[:3, :3], exact(data)[1], rtol=1e-6, atol=1e-9)
+
+
+def test_a_table_is_not_calibrated_on_rows_that_were_learned_from(monkeypatch):
+    """The rows held out from the pilot are training rows; calibration rows are seen by nobody."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(1000, 3)), columns=["a", "b", "y"])
+    seen = []
+    made = learner.fit
+
+    def spy(target, method, data, **options):
+        seen.append((len(data), len(options["held_out"])))
+        return made(target, method, data, **options)
+
+    monkeypatch.setattr(learner, "fit", spy)
+    run = fit_table(frame, "y", method=tp.Refit(tp.MAP(lr=1e-2), tp.MAP(lr=1e-2, patience=3)), epochs=4, progress=False)
+    assert sum(seen[0]) == 600  # all training rows, and none of the 200 that calibrate and promise
+    assert run.state.calibrator is not None
+    seen.clear()
+    fit_table(frame, "y", method=tp.MAP(lr=1e-2, patience=3), epochs=4, progress=False)
+    assert sum(seen[0]) == 700  # half of the validation rows, which calibrate afterwards

@@ -1,0 +1,132 @@
+"""``python -m temperance.lab.measured DIR``: what ``tp.auto`` knows, and the page on which method to use, from a run of
+the experiment ``defaults``.
+
+Both halves of the tasks count here: the choice among families is made on all that was seen. How good the chosen one is
+says the page of the experiment, by the half that nobody chose on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from temperance.apps.auto import CLASSES, MEASURED, NUMBERS, TRAINED, Record, records
+from temperance.apps.recipes import method_named
+from temperance.core.files import replacing
+from temperance.lab.experiment import Cells
+from temperance.lab.experiments.defaults import BASELINE, METHODS, PLAIN, DefaultsSettings, cells
+from temperance.lab.experiments.defaults import TRAINED as TRAINED_METHODS
+from temperance.lab.folder import Folder, settings_from
+from temperance.lab.tasks import POST_HOC, find_task
+from temperance.lab.versus import Board, average, ratio
+
+_ELSEWHERE = ("dropout",)  # on a network of its own, with dropout in it
+PAGE = Path("docs") / "which-method.md"
+
+
+def measured(done: Cells, settings: DefaultsSettings) -> dict[str, Any]:
+    """The records of each kind of task, of methods that never failed."""
+    tasks = [find_task(name) for name in settings.tasks]
+    made: dict[str, list[dict[str, Any]]] = {CLASSES: [], NUMBERS: [], TRAINED: []}
+    for kind, entries in made.items():
+        own = [task for task in tasks if (task.group == POST_HOC) == (kind == TRAINED)]
+        board = Board(done, own, BASELINE)
+        if kind != TRAINED:
+            scored = set(board.pairs("ece", PLAIN, BASELINE))
+            board = Board(done, [task for task in own if (task.name in scored) == (kind == CLASSES)], BASELINE)
+        known = TRAINED_METHODS if kind == TRAINED else METHODS
+        for name in known:
+            found = board.differences(name)
+            if not found or name in (*_ELSEWHERE, BASELINE) or any(each.failures for each in found):
+                continue
+            expression = known[name]
+            if "{" in expression:
+                continue  # lengths that a task decides
+            cost, steps = (ratio(board.pairs(entry, name, PLAIN), floor=1e-9) for entry in ("seconds", "steps"))
+            facts = method_named(expression).facts()
+            entries.append(
+                {
+                    "name": name,
+                    "method": expression,
+                    "tasks": len(found),
+                    "worse": sum(each.worse for each in found),
+                    "nats": round(average([each.nats for each in found]), 4),
+                    "cost": 0.0 if math.isnan(cost) else round(cost, 2),
+                    "gradients": 0.0 if math.isnan(steps) else round(steps * facts.streams, 2),
+                }
+            )
+    return {"splits": settings.seeds, "kinds": made}
+
+
+def page() -> str:
+    """The guide, from what ``tp.auto`` knows."""
+    words = {
+        CLASSES: "Classes",
+        NUMBERS: "Numbers",
+        TRAINED: "A network that is trained already",
+    }
+    lines = [
+        "# Which method should I use?",
+        "",
+        '`tp.auto(budget="2x")` in place of a method takes the first line below that costs no more than the budget:',
+        "",
+        "```python",
+        'fitted = tp.fit(target, tp.auto(budget="2x"), train, epochs=50)   # how long one network would be trained',
+        "print(fitted.info.chosen)",
+        "```",
+        "",
+        "Log-losses are less that of MAP with tuned weight decay and early stopping (of a trained network: less its",
+        "own), averaged over tasks; *worse on* counts tasks on which it is higher by more than 0.01 nats. Costs are in",
+        "trainings of one network: of small networks, whose members train at once, and of large ones, by gradients.",
+        "`python -m temperance.lab.measured` makes this page from a run of `temperance lab run defaults`; tasks",
+        "and all numbers, are in [lab/defaults](lab/defaults/README.md).",
+    ]
+    for kind, title in words.items():
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| method | log-loss | worse on | cost, small | cost, large |",
+            "|---|---|---|---|---|",
+        ]
+        for each in records(kind):
+            costs = f"{each.cost:.1f} × | {each.gradients:.1f} ×" if kind != TRAINED else "a pass | a pass"
+            lines.append(f"| `{each.method}` | {each.nats:+.3f} | {each.worse} of {each.tasks} | {costs} |")
+    lines += [
+        "",
+        "## What no table says",
+        "",
+        "- **A few thousand rows, a small network, an hour to spare:** the true posterior, by",
+        "  `Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=8), 300), last=100)), 4)`, the recipe `mile`.",
+        "- **Batch norm:** samplers refuse it; everything else above takes it.",
+        "- **Exploration** (bandits, Bayesian optimisation): wide posteriors, `Laplace(tune=None)`, ensembles.",
+        "- **Promises about single rows:** conformal sets and intervals on top of any of these (`tp.decide`).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Write both files."""
+    if len(arguments) != 1:
+        print(__doc__)
+        return 2
+    folder = Folder(arguments[0])
+    settings = settings_from(DefaultsSettings, folder.describe()["settings"])
+    found = measured(Cells(list(folder.read(cells(settings)).values())), settings)
+    with replacing(MEASURED) as place:
+        place.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    records.cache_clear()
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{MEASURED} and {PAGE} are written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
+
+__all__ = ["Record", "main", "measured", "page"]
