@@ -14,6 +14,7 @@ from temperance.posteriors import Posterior
 _DRAWS = 30  # of a posterior that has any number of them
 _AT_ONCE = 8  # draws
 _GRID = 1000  # places of w
+_KNOWN = 2.0  # of the first law, in Beta(2, ½)
 
 
 def weight_of_first(first: Tensor, second: Tensor, weights: Tensor | None = None) -> float:
@@ -21,20 +22,21 @@ def weight_of_first(first: Tensor, second: Tensor, weights: Tensor | None = None
 
         p(y | x) = w p₁(y | x) + (1 − w) p₂(y | x).
 
-    It is the mean of w given the rows, Π_n (w p₁ₙ + (1 − w) p₂ₙ) under Jeffreys' Beta(½, ½): few rows leave it near
-    one half, which hedges, and a law under which rows are impossible gets ½ / (n + 1). Rows count as often as their
-    ``weights`` say. (Yao et al., 2018, stack with the w that is best.)
+    It is the mean of w given the rows, Π_n (w p₁ₙ + (1 − w) p₂ₙ) under Beta(2, ½): the first law is one that is known
+    to do, the second has to earn its place. Few rows leave w near 0.8, and a second law under which rows are impossible
+    gets ½ / (n + 2½). Rows count as often as their ``weights`` say. (Yao et al., 2018, stack with the w that is best;
+    Jeffreys' Beta(½, ½) was worse for methods that fail on tables of a hundred rows, and level on larger ones.)
 
     >>> good, bad = torch.full((49,), -1.0), torch.full((49,), -50.0)
     >>> round(weight_of_first(good, bad), 3), round(weight_of_first(good, good), 3)
-    (0.99, 0.5)
+    (0.99, 0.8)
     """
     angle = (torch.arange(_GRID, dtype=torch.float64) + 0.5) / _GRID * (math.pi / 2)
-    w = torch.sin(angle).square().unsqueeze(1)  # evenly in the angle: Beta(½, ½)
+    w = torch.sin(angle).square().unsqueeze(1)  # evenly in the angle: Beta(½, ½), to which the rest comes below
     one, two = (each.double().cpu().clamp(min=-1e30) for each in (first, second))
     rows = torch.logaddexp(w.log() + one, (1 - w).log() + two)
     total = rows.sum(1) if weights is None else rows @ weights.double().cpu()
-    share = torch.softmax(total, 0)
+    share = torch.softmax(total + (_KNOWN - 0.5) * w[:, 0].log(), 0)
     return float(share @ w[:, 0])
 
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from temperance.apps.auto import CLASSES, MEASURED, NUMBERS, TRAINED, Record, records
+from temperance.apps.auto import CLASSES, MEASURED, NUMBERS, TRAINED, records
 from temperance.apps.recipes import method_named
 from temperance.core.files import replacing
 from temperance.lab.experiment import Cells
-from temperance.lab.experiments.defaults import BASELINE, METHODS, PLAIN, DefaultsSettings, cells
+from temperance.lab.experiments.defaults import BASELINE, METHODS, PLAIN, RECOMMENDED, DefaultsSettings, cells
 from temperance.lab.experiments.defaults import TRAINED as TRAINED_METHODS
 from temperance.lab.folder import Folder, settings_from
-from temperance.lab.tasks import POST_HOC, find_task
+from temperance.lab.tasks import HALVES, POST_HOC, REPORT, Task, find_task
 from temperance.lab.versus import Board, average, ratio
 
 _ELSEWHERE = ("dropout",)  # on a network of its own, with dropout in it
-PAGE = Path("docs") / "which-method.md"
+PAGE, README = Path("docs") / "which-method.md", Path("README.md")
+BLOCK = re.compile(r"(<!-- measured -->\n).*?(\n<!-- end -->)", re.DOTALL)
+"""Where README has its table."""
 
 
 def measured(done: Cells, settings: DefaultsSettings) -> dict[str, Any]:
@@ -58,7 +61,48 @@ def measured(done: Cells, settings: DefaultsSettings) -> dict[str, Any]:
                     "gradients": 0.0 if math.isnan(steps) else round(steps * facts.streams, 2),
                 }
             )
-    return {"splits": settings.seeds, "kinds": made}
+    return {"splits": settings.seeds, "families": _families(done, tasks), "kinds": made}
+
+
+def _families(done: Cells, tasks: list[Task]) -> list[dict[str, Any]]:
+    """A line for each family: on how many tasks of each half it is worse, and its log-loss on those of the half that
+    nobody chose on, by outcome."""
+    made = []
+    whole = Board(done, [task for task in tasks if task.group != POST_HOC], BASELINE)
+    classes = set(whole.pairs("ece", PLAIN, BASELINE))
+    for name in METHODS:
+        if name == BASELINE:
+            continue
+        line: dict[str, Any] = {"name": name}
+        for half in HALVES:
+            found = whole.of(half).differences(name)
+            line[half] = [sum(each.worse for each in found), len(found)]
+        pairs = whole.of(REPORT).pairs("log_loss", name, BASELINE)
+        own = {task: pair for task, pair in pairs.items() if task in classes}
+        line["classes"] = round(ratio(own), 3) if own else None
+        numbers = [one - other for task, (one, other) in pairs.items() if task not in classes]
+        line["numbers"] = round(average(numbers), 3) if numbers else None
+        line["cost"] = round(ratio(whole.pairs("seconds", name, PLAIN), floor=1e-9), 1)
+        made.append(line)
+    return made
+
+
+def families() -> str:
+    """The table that README shows first."""
+    known = json.loads(MEASURED.read_text(encoding="utf-8"))
+    lines = [
+        "| family | worse, development | worse, report | log-loss, classes | log-loss, numbers | cost |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in known["families"]:
+        worse = [f"{each[half][0]} of {each[half][1]}" for half in HALVES]
+        name = f"**{each['name']}**" if each["name"] == RECOMMENDED else each["name"]
+        scores = [
+            "" if each["classes"] is None else f"{each['classes']:.2f} ×",
+            "" if each["numbers"] is None else f"{each['numbers']:+.2f}",
+        ]
+        lines.append(f"| {' | '.join([name, *worse, *scores])} | {each['cost']:.1f} × |")
+    return "\n".join(lines)
 
 
 def page() -> str:
@@ -121,7 +165,9 @@ def main(arguments: list[str]) -> int:
         place.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     records.cache_clear()
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"{MEASURED} and {PAGE} are written")
+    text = README.read_text(encoding="utf-8")
+    README.write_text(BLOCK.sub(lambda found: f"{found[1]}{families()}{found[2]}", text), encoding="utf-8")
+    print(f"{MEASURED}, {PAGE} and {README} are written")
     return 0
 
 
@@ -129,4 +175,4 @@ if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 
 
-__all__ = ["Record", "main", "measured", "page"]
+__all__ = ["families", "main", "measured", "page"]

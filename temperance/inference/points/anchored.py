@@ -54,7 +54,7 @@ class Anchored(Wrapper):
         recipes=(
             Recipe(
                 "anchored",
-                "Ensemble(Anchored(MAP(lr=5e-3, patience=0.1)), 5)",
+                "Ensemble(WarmStart(Anchored(MAP(lr=5e-3)), MAP(lr=5e-3, patience=0.1)), 5)",
                 "five networks, each pulled to its own prior draw",
             ),
         ),

@@ -89,12 +89,12 @@ class SWAG(Wrapper):
         recipes=(
             Recipe(
                 "swag",
-                "WarmStart(SWAG(MAP(lr=5e-3), start=0.0), MAP(lr=5e-3, patience=0.1))",
+                "Refit(SWAG(MAP(lr=5e-3), start=0.75), MAP(lr=5e-3, patience=0.1), stretch=1.33)",
                 "a Gaussian through the last places that ordinary training passes",
             ),
             Recipe(
                 "multiswag",
-                "Ensemble(WarmStart(SWAG(MAP(lr=5e-3), start=0.0), MAP(lr=5e-3, patience=0.1)), 5)",
+                "Refit(Ensemble(SWAG(MAP(lr=5e-3), start=0.75), 5), MAP(lr=5e-3, patience=0.1), stretch=1.33)",
                 "five Gaussians, each through the last places of its own training",
             ),
         ),

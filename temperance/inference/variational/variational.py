@@ -124,8 +124,8 @@ class Variational(Inference[VariationalState]):
         recipes=(
             Recipe(
                 "vi",
-                "WarmStart(Variational(MeanField(), lr=5e-3), MAP(lr=5e-3, patience=0.1))",
-                "the best Gaussian without correlations, from a trained network",
+                "Refit(Variational(MeanField(), lr=5e-3), MAP(lr=5e-3, patience=0.1), stretch=1.33)",
+                "the best Gaussian without correlations, for as long as held-out rows want it",
             ),
         ),
         demo=(Recipe("Mean field", "Variational(MeanField(), lr=1e-3)"),),

@@ -17,7 +17,7 @@ from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
-from temperance.inference.card import Card, MethodFamily, Recipe
+from temperance.inference.card import Card, MethodFamily
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
 from temperance.posteriors import Chain, Posterior
 
@@ -80,13 +80,6 @@ class Refit(Wrapper):
         exact="as its method",
         cost="the pilot's, then the method's",
         shown=("Refit(Ensemble(MAP(lr=1e-3), 5), MAP(lr=1e-3, patience=0.1))",),
-        recipes=(
-            Recipe(
-                "best",
-                "Refit(Ensemble(SWAG(MAP(lr=5e-3), start=0.75), 5), MAP(lr=5e-3, patience=0.1), stretch=1.3333)",
-                "five Gaussians on all rows, for as long as held-out rows want it",
-            ),
-        ),
     )
 
     base: Inference[Any]

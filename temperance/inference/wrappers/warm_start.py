@@ -80,7 +80,7 @@ class WarmStart(Wrapper):
     beside the network that it began with, so that what comes out is no worse than that network by more than they can
     tell, whatever became of the method (see :func:`~temperance.inference.weighing.weight_of_first`):
 
-        p(θ) = w δ(θ − θ₀) + (1 − w) p_base(θ),     w = E[w | held-out rows],  w ~ Beta(½, ½) before.
+        p(θ) = w δ(θ − θ₀) + (1 − w) p_base(θ),     w = E[w | held-out rows],  w ~ Beta(2, ½) before.
 
     Args:
         base: ``Variational()``, ``Collect(SGHMC())``, ``Collect(Warmup(NUTS(), 200), last=100)``, or any other method
