@@ -63,11 +63,14 @@ def is_dtype(name: Any) -> bool:
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever the block raises because what it reads has the wrong shape becomes a :class:`CorruptRunError`."""
+    """Whatever the block raises because what it reads has the wrong shape, or cannot be read at all, becomes a
+    :class:`CorruptRunError`."""
     try:
         yield
     except (StoreError, torch.cuda.OutOfMemoryError):
         raise
+    except OSError as error:
+        raise CorruptRunError(f"{what} cannot be read: {error}.") from error
     except RecursionError as error:
         raise CorruptRunError(f"{what} is damaged: its nesting is too deep.") from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
