@@ -20,7 +20,7 @@ from temperance.core.checks import check_path
 from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run import store
-from temperance.run.loading import fitted_of
+from temperance.run.loading import check_posterior, fitted_of
 from temperance.run.manifest import reading
 from temperance.run.parts import value_part
 
@@ -131,7 +131,11 @@ def load_table_run(path: str | Path) -> TableRun:
         )
         text = [*schema.text_columns, schema.id, schema.group, *schema.verbatim]
     rows = _test_rows(folder, about, text, schema.verbatim)
-    return TableRun(state, fitted_of(saved, target.network), rows, list(about["notices"]))
+    fitted = fitted_of(saved, target.network)
+    with reading(f"the folds of the run {str(folder)!r}"):
+        for model in state.folds:
+            check_posterior(model.posterior, fitted.target.layout)
+    return TableRun(state, fitted, rows, list(about["notices"]))
 
 
 def _about(folder: Path) -> dict[str, Any]:
