@@ -60,6 +60,10 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     the weights that were learned come from the run. Give ``target``
     where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
 
+    Every byte is checked while it is loaded. Draws that a run keeps in files of rows (``draws-….run.rows``) are mapped
+    into memory and read when they are used, so leave those files alone while a process uses them: who cuts one short
+    then ends that process with a bus error, which no library can turn into an exception.
+
     >>> import tempfile, temperance as tp
     >>> network, folder = tp.nn.MLP(4, [16], 3), tempfile.mkdtemp()
     >>> train, test = tp.data.load("iris")

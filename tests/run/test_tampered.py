@@ -196,7 +196,10 @@ def _reseal_table(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["empty", "shorter", "a number"])
-@pytest.mark.parametrize("name", ["guard_y", "guard_x", "strangeness/whitening", "strangeness/centre", "/baseline"])
+@pytest.mark.parametrize(
+    "name",
+    ["guard_y", "guard_x", "strangeness/whitening", "strangeness/centre", "/baseline", "folds/0/posterior/theta"],
+)
 def test_tensors_that_no_table_has_are_found_out(name: str, harm: str, table: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     shutil.copytree(table, path)
@@ -207,7 +210,9 @@ def test_tensors_that_no_table_has_are_found_out(name: str, harm: str, table: Pa
         tp.tables.load_table_run(path)
 
 
-@pytest.mark.parametrize("field", ["baseline", "schema/transform", "schema/classes", "calibrator"])
+@pytest.mark.parametrize(
+    "field", ["baseline", "schema/transform", "schema/classes", "calibrator", "guard/deferral", "guard/conformal"]
+)
 def test_fields_that_no_table_has_are_found_out(field: str, table: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     shutil.copytree(table, path)
@@ -220,4 +225,15 @@ def test_fields_that_no_table_has_are_found_out(field: str, table: Path, tmp_pat
         place["fields"][last] = "x"
     _reseal_table(path)
     with pytest.raises(CorruptRunError):
+        tp.tables.load_table_run(path)
+
+
+@pytest.mark.parametrize("harm", ["int64", "a number"])
+def test_scores_that_no_rule_has_are_found_out(harm: str, table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(table, path)
+    (model,) = path.glob("model-*")
+    tampered(model, "table", "guard/conformal/scores/0", harm)
+    _reseal_table(path)
+    with pytest.raises(CorruptRunError, match="scores"):
         tp.tables.load_table_run(path)
