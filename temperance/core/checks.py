@@ -201,6 +201,22 @@ def check_vector(value: Tensor, argument: str) -> None:
         )
 
 
+def check_shape(value: Tensor | None, argument: str, *shape: int, dtype: torch.dtype | None = None) -> None:
+    """A tensor whose last dimensions are these, of a dtype if one is named; nothing is asked of ``None``.
+
+    >>> check_shape(torch.zeros(3), "factor", 3, 2)
+    Traceback (most recent call last):
+    temperance.core.errors.ArgumentError: `factor` must have the shape 3 × 2; got (3,).
+    """
+    if value is None:
+        return
+    if value.shape[-len(shape) :] != shape:
+        wanted = " × ".join(map(str, shape))
+        raise ArgumentError(f"`{argument}` must have the shape {wanted}; got {tuple(value.shape)}.")
+    if dtype is not None and value.dtype != dtype:
+        raise ArgumentError(f"`{argument}` must be of {dtype}, as what is beside it; got {value.dtype}.")
+
+
 def check_square(value: Tensor, argument: str) -> None:
     """A square matrix of floating-point numbers (or several, behind each other)."""
     if value.dim() < 2 or value.shape[-1] != value.shape[-2] or not value.is_floating_point():

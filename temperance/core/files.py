@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from temperance.core.errors import StoreError
+from temperance.core.errors import CorruptRunError, StoreError
 
 _TOKEN = 6  # bytes of randomness in a temporary name
 _TAKEN = (errno.EAGAIN, errno.EACCES)
@@ -113,10 +113,36 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+@contextlib.contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """What the system raises in the block because ``path`` cannot be read (a bad sector, no permission) becomes a
+    :class:`CorruptRunError` that names it.
+
+    >>> with telling(Path("nowhere")):
+    ...     open("nowhere")
+    Traceback (most recent call last):
+    temperance.core.errors.CorruptRunError: 'nowhere' cannot be read: [Errno 2] No such file or directory: 'nowhere'...
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise CorruptRunError(
+            f"{str(path)!r} cannot be read: {error}. Look at the disk and at who may read the file."
+        ) from error
+
+
 def digest(path: Path) -> str:
-    """sha256 of a file, in hexadecimal."""
-    with path.open("rb") as stream:
+    """sha256 of a file, in hexadecimal; :class:`CorruptRunError` where it cannot be read."""
+    with telling(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there; :class:`CorruptRunError` where the system does not let one look."""
+    with telling(path):
+        return path.is_file()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from temperance.core.encoding import SCRATCH, tensor_bytes
 from temperance.core.errors import CorruptRunError, StoreError
-from temperance.core.files import token
+from temperance.core.files import is_file, telling, token
 
 SUFFIX = ".run.rows"
 _NAME = re.compile(r"draws-[0-9a-f]{12}\.run\.rows")
@@ -81,7 +81,7 @@ class Rows:
         self.folder = folder
         if self.count and not before:
             size = self.count * self.width * self._type().itemsize
-            if not self._file().is_file() or self._file().stat().st_size < size:
+            if not is_file(self._file()) or self._file().stat().st_size < size:
                 raise CorruptRunError(f"the run {str(folder)!r} is incomplete: {self.name} lacks draws.")
             verify(RowsFile(self._file(), self.count, self.checksum), size)
             if self._file().stat().st_size > size:
@@ -156,7 +156,7 @@ def _copy_start(source: Path, path: Path, size: int) -> None:
 def verify(file: RowsFile, size: int) -> None:
     """Raise :class:`CorruptRunError` unless the first ``size`` bytes have the checksum they should have."""
     found, left = 0, size
-    with file.path.open("rb") as stream:
+    with telling(file.path), file.path.open("rb") as stream:
         while left > 0:
             block = stream.read(min(left, 2**24))
             if not block:

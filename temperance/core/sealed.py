@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from temperance.core import files
 from temperance.core.errors import CorruptRunError, MismatchError
 
 _SEAL = re.compile(rb'\{\n "sha256": "([0-9a-f]{64})",\n')
@@ -37,10 +38,8 @@ def read(path: Path, form: int) -> dict[str, Any]:
 
     Raises :class:`CorruptRunError` for a damaged file, :class:`MismatchError` for one of another format.
     """
-    try:
+    with files.telling(path):
         data = path.read_bytes()
-    except OSError as error:
-        raise CorruptRunError(f"{str(path)!r} cannot be read: {error}.") from error
     seal = _SEAL.match(data)
     if seal is not None and hashlib.sha256(data[seal.end() :]).hexdigest().encode() != seal[1]:
         raise CorruptRunError(

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import shown
+from temperance.core.checks import check_shape, check_square, shown
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
 from temperance.linalg.inverse import HELP, CholeskyInverse, DiagonalInverse, LowRankInverse
@@ -115,6 +115,7 @@ class DenseBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "matrix")
+        check_square(self.matrix, "matrix")
         self._check_places(self.matrix.shape[-1], "matrix")
 
     def _like(self) -> Tensor:
@@ -164,7 +165,10 @@ class LowRankBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "vectors", "values")
+        if self.vectors.dim() != 2:
+            raise ArgumentError(f"`vectors` must be a matrix, p × k; got shape {tuple(self.vectors.shape)}.")
         self._check_places(len(self.vectors), "vectors")
+        check_shape(self.values, "values", self.vectors.shape[1])
 
     def _like(self) -> Tensor:
         return self.vectors

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_square
-from temperance.core.errors import NumericalError
+from temperance.core.checks import check_shape, check_square, check_vector
+from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
 from temperance.linalg.operator import Covariance, by_columns
 
@@ -31,6 +31,7 @@ class DiagonalCovariance(Covariance):
         check_fields(self, "variance")
         if not bool((self.variance > 0).all()) or not bool(torch.isfinite(self.variance).all()):
             raise NumericalError("a variance must be positive and finite everywhere; the posterior is not proper.")
+        check_vector(self.variance, "variance")
 
     def _like(self) -> Tensor:
         return self.variance
@@ -83,6 +84,9 @@ class LowRankCovariance(Covariance):
     def __post_init__(self) -> None:
         check_fields(self, "variance", "factor")
         DiagonalCovariance(self.variance)
+        if self.factor.dim() != 2:
+            raise ArgumentError(f"`factor` must be a matrix, P × K; got shape {tuple(self.factor.shape)}.")
+        check_shape(self.factor, "factor", len(self.variance), self.factor.shape[1], dtype=self.variance.dtype)
 
     def _like(self) -> Tensor:
         return self.variance

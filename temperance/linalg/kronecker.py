@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_shape
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
 from temperance.linalg.blocks import Block
@@ -44,7 +45,15 @@ class KroneckerBlock(Block):
 
     def __post_init__(self) -> None:
         check_fields(self, "basis_in", "basis_out", "values_in", "values_out", "in_scale", "out_scale", "corrected")
-        self._check_places(self.values_in.shape[-1] * self.values_out.shape[-1], "values_in", "values_out")
+        if self.values_in.dim() < 1 or self.values_out.dim() < 1:
+            raise ArgumentError("`values_in` and `values_out` must be vectors of eigenvalues; got a single number.")
+        columns, rows, dtype = self.values_in.shape[-1], self.values_out.shape[-1], self.values_in.dtype
+        self._check_places(columns * rows, "values_in", "values_out")
+        check_shape(self.values_out, "values_out", rows, dtype=dtype)
+        for name, size in (("in", columns), ("out", rows)):
+            check_shape(getattr(self, f"basis_{name}"), f"basis_{name}", size, size, dtype=dtype)
+            check_shape(getattr(self, f"{name}_scale"), f"{name}_scale", size, dtype=dtype)
+        check_shape(self.corrected, "corrected", rows, columns, dtype=dtype)
 
     def _like(self) -> Tensor:
         return self.values_in

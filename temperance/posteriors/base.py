@@ -46,6 +46,8 @@ class Posterior(Value, ABC):
     """Whether there are finitely many settings of θ, all of which prediction uses."""
     single: ClassVar[bool] = False
     """Whether there is one setting of θ alone."""
+    over_functions: ClassVar[bool] = False
+    """Whether functions alone have a distribution: then there are no draws of θ."""
 
     @property
     @abstractmethod
@@ -192,6 +194,11 @@ class WrappedPosterior(Posterior, Centred):
     def finite(self) -> bool:  # type: ignore[override]
         """As the inner posterior is."""
         return self.inner.finite
+
+    @property
+    def over_functions(self) -> bool:  # type: ignore[override]
+        """As the inner posterior is."""
+        return self.inner.over_functions
 
     @property
     def most_nodes(self) -> int | None:

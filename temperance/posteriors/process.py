@@ -25,6 +25,7 @@ class Process(Posterior, Centred):
     """
 
     predicts: ClassVar[str] = "linearised"
+    over_functions: ClassVar[bool] = True
 
     theta: Tensor
     prior_precision: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import warnings
@@ -14,13 +15,20 @@ from torch import nn
 
 from temperance.core.checks import check_instance, shown
 from temperance.core.encoding import Value, moved
-from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError, TemperanceWarning
+from temperance.core.errors import (
+    ArgumentError,
+    CorruptRunError,
+    MismatchError,
+    NumericalError,
+    StoreError,
+    TemperanceWarning,
+)
 from temperance.core.growing import rows_file
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
 from temperance.model.target import Target
-from temperance.model.theta import check_subset
-from temperance.posteriors import Chain, Posterior
+from temperance.model.theta import Layout, check_subset
+from temperance.posteriors import Chain, Posterior, Spread, centre_of
 from temperance.run import store
 from temperance.run.fitted import Fitted
 from temperance.run.parts import info_in, layout_in, seed_in
@@ -51,6 +59,10 @@ def load(path: str | Path, network: nn.Module, *, target: Target | None = None) 
     ``network`` must have the architecture the run was made with, and where a part was frozen, the same weights there;
     the weights that were learned come from the run. Give ``target``
     where the run's prior, likelihood or subset is a function or class of your own that cannot be rebuilt by name.
+
+    Every byte is checked while it is loaded. Draws that a run keeps in files of rows (``draws-….run.rows``) are mapped
+    into memory and read when they are used, so leave those files alone while a process uses them: who cuts one short
+    then ends that process with a bus error, which no library can turn into an exception.
 
     >>> import tempfile, temperance as tp
     >>> network, folder = tp.nn.MLP(4, [16], 3), tempfile.mkdtemp()
@@ -94,12 +106,29 @@ def fitted_of(
         raise CorruptRunError(f"the run {str(run.path)!r} holds no posterior.")
     posterior = _to_device(posterior, target.device)
     target = run.read(lambda: posterior.retarget(target), "the posterior")
+    run.read(lambda: check_posterior(posterior, target.layout), "the posterior")
     fitted = Fitted(target, posterior, info_in(run), _method_in(run), seed_in(run), dict(run.entry("run", dict)))
     for part, room in _ROOMS.items():
         if run.has(part):
             importlib.import_module(room)
             fitted = _finishers[part](run, fitted)
     return fitted
+
+
+def check_posterior(posterior: Posterior, layout: Layout) -> None:
+    """Raise unless one θ can be had of each part of a posterior that was read, as a prediction will ask for it: what
+    does not fit together inside it shows here, and not in the user's next call. Nothing random is touched, and what is
+    factorised for it is kept for the prediction. A covariance that is not proper is left to that, which says so."""
+    for _, part in posterior.parts():
+        with contextlib.suppress(NumericalError):
+            theta = centre_of(part).mean.unsqueeze(0) if part.over_functions else part.nodes(1).fetch(0, 1)[0]
+            dtype = part.mean.dtype if isinstance(part, Spread) else theta.dtype  # a draw about a mean hides its dtype
+            if theta.shape != (1, layout.size) or {theta.dtype, dtype} != {layout.dtype}:
+                raise ArgumentError(
+                    f"its θ must be {layout.size} numbers of {layout.dtype}; got {tuple(theta.shape[1:])} of {dtype}"
+                )
+            if not bool(torch.isfinite(theta).all()):
+                raise ArgumentError("its θ must be finite; it has NaN or infinite numbers")
 
 
 def _settings_in(run: store.Run) -> dict[str, Any]:

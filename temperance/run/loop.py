@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core import files
 from temperance.core.checks import check_path, real
 from temperance.core.encoding import restore
 from temperance.core.errors import CorruptRunError, MismatchError, NumericalError, StoreError, TemperanceWarning
@@ -74,7 +75,7 @@ class Loop:
 
     def prepare(self, theta: Tensor | None) -> None:
         """The state to start from: new, or as the checkpoint has it."""
-        resumable = self.path is not None and (self.path / store.MANIFEST).is_file()
+        resumable = self.path is not None and files.is_file(self.path / store.MANIFEST)
         if not resumable:
             self.state = self._begin(theta)
             if self.path is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from temperance.core.errors import ArgumentError, CorruptRunError, StoreError
+from temperance.core.errors import CorruptRunError, StoreError, TemperanceError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST = 2**48  # numbers of one matrix: more than any disk holds
@@ -63,15 +63,18 @@ def is_dtype(name: Any) -> bool:
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever the block raises because what it reads has the wrong shape becomes a :class:`CorruptRunError`."""
+    """Whatever the block raises because what it reads has the wrong shape, or cannot be read at all, becomes a
+    :class:`CorruptRunError`."""
     try:
         yield
     except (StoreError, torch.cuda.OutOfMemoryError):
         raise
+    except OSError as error:
+        raise CorruptRunError(f"{what} cannot be read: {error}.") from error
     except RecursionError as error:
         raise CorruptRunError(f"{what} is damaged: its nesting is too deep.") from error
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
-        kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RuntimeError) as error:
+        kind = "" if isinstance(error, TemperanceError) else f"{type(error).__name__}: "
         raise CorruptRunError(f"{what} is damaged: {kind}{str(error).rstrip('.')}.") from error
 
 

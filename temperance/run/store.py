@@ -99,7 +99,7 @@ class Run:
 
     def _plain(self, entry: dict[str, Any]) -> dict[str, Tensor]:
         file = self.path / entry["file"]
-        if not file.is_file():
+        if not files.is_file(file):
             raise CorruptRunError(f"the run {str(self.path)!r} is incomplete: {entry['file']} is missing.")
         found = files.digest(file)
         if found != entry["sha256"]:
@@ -109,14 +109,15 @@ class Run:
         try:
             # Copies, because tensors inside the file are not aligned as torch aligns its own, and the rounding of
             # vectorised sums depends on alignment: without this a resumed L-BFGS drifts from the uninterrupted one.
-            return {name: value.clone() for name, value in safetensors.torch.load_file(file).items()}
+            with files.telling(file):
+                return {name: value.clone() for name, value in safetensors.torch.load_file(file).items()}
         except (safetensors.SafetensorError, ValueError, KeyError) as error:
             raise CorruptRunError(f"the file {str(file)!r} cannot be read: {error}") from error
 
     def _map(self, about: dict[str, Any]) -> Tensor:
         """A matrix that is in a file of its own, checked and mapped."""
         where = rows.RowsFile(self.path / about["file"], about["rows"], about["checksum"])
-        if not where.path.is_file():
+        if not files.is_file(where.path):
             raise CorruptRunError(f"the run {str(self.path)!r} is incomplete: {about['file']} is missing.")
         dtype = getattr(torch, about["dtype"])
         rows.verify(where, where.rows * about["width"] * dtype.itemsize)
@@ -127,7 +128,7 @@ def open_run(path: str | Path) -> Run:
     """Read and check a run's manifest."""
     folder = check_path(path, "path")
     file = folder / MANIFEST
-    if not file.is_file():
+    if not files.is_file(file):
         raise StoreError(f"`path` must be the folder of a saved run; {str(folder)!r} has no {MANIFEST}.")
     manifest = sealed.read(file, FORMAT)
     check_manifest(manifest, _OURS, f"the manifest {str(file)!r}")

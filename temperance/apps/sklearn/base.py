@@ -20,7 +20,7 @@ from temperance.apps.sklearn import saving
 from temperance.apps.sklearn.blueprint import Blueprint, check_factory, check_hidden
 from temperance.apps.sklearn.cross import LEAST, MOST, in_folds
 from temperance.apps.sklearn.units import check_gaps, check_units, standard, units_of
-from temperance.core.checks import check_count, check_level
+from temperance.core.checks import check_count, check_level, is_whole, shown
 from temperance.core.errors import ArgumentError, DataError, StoreError, TemperanceWarning
 from temperance.core.outcomes import Outcome
 from temperance.data.data import Data
@@ -355,7 +355,7 @@ class BayesianEstimator(BaseEstimator):
         state = dict(super().__getstate__())
         state.pop("_seen", None)  # nobody expects the rows themselves in what is sent around
         if "fitted_" in state:
-            state["fitted_"] = saving.pack(self.fitted_, self._extras())
+            state["fitted_"] = saving.pack(self.fitted_, self._extras(), self._known_learned())
             state.pop("calibrator_")
         return state
 
@@ -364,9 +364,13 @@ class BayesianEstimator(BaseEstimator):
         packed = state.pop("fitted_", None)
         super().__setstate__(state)
         if packed is not None:
-            run = saving.unpack(packed)
+            run = saving.unpack(packed, self._known_learned())
             self.calibrator_ = saving.extras_in(run, ["calibrator"])["calibrator"]
             self.fitted_ = saving.fitted_in(run, self._blueprint, self._device_here())
+
+    def _known_learned(self) -> dict[str, Any]:
+        """What was learned of the columns."""
+        return {name: getattr(self, name) for name in self._learned if hasattr(self, name)}
 
     def _device_here(self) -> torch.device:
         """The device that was asked for, or the CPU where this machine lacks it."""
@@ -388,7 +392,7 @@ class BayesianEstimator(BaseEstimator):
             "params": {name: saving.setting(name, value) for name, value in self.get_params(deep=False).items()},
             "blueprint": self._blueprint.describe(),
             "own_network": self._blueprint.factory is not None,
-            "learned": {name: saving.to_plain(getattr(self, name)) for name in self._learned if hasattr(self, name)},
+            "learned": {name: saving.to_plain(value) for name, value in self._known_learned().items()},
         }
         saving.save_run(path, self.fitted_, {**self._extras(), **kept})
 
@@ -398,15 +402,26 @@ class BayesianEstimator(BaseEstimator):
         made = cls(**{**kept["params"], "network": network})
         made._blueprint = Blueprint.described(kept["blueprint"], network)
         made._outcome = made._blueprint.outcome
+        if not isinstance(kept["calibrator"], Calibrator | None):
+            raise TypeError(f"its calibrator cannot be {shown(kept['calibrator'])}")
         made.calibrator_ = kept["calibrator"]
         for name, value in kept["learned"].items():
             if name not in cls._learned:
                 raise ValueError(f"{name!r} is nothing that {cls.__name__} learns")
             setattr(made, name, saving.from_plain(value))
+        made._check_learned()
         check_gaps(made)
         check_units(made._x_units, made._blueprint.inputs - len(made._gaps))
         check_units(made._y_units, made._blueprint.outputs)
         return made
+
+    def _check_learned(self) -> None:
+        """Raise where what was read from a file is nothing that a fit can have learned."""
+        if not is_whole(getattr(self, "n_features_in_", None), 1):
+            raise TypeError("`n_features_in_` must be the number of its columns")
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and np.shape(names) != (self.n_features_in_,):
+            raise ValueError(f"`feature_names_in_` must name each of {self.n_features_in_} columns")
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None) -> Self:

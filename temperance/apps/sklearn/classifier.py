@@ -146,6 +146,12 @@ class BayesianClassifier(ClassifierMixin, BayesianEstimator):
         self._outcome = Classes()
         self._learn(x, np.searchsorted(classes, labels).astype(np.int64), len(classes), None, weights)
 
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        labels = getattr(self, "classes_", None)
+        if not isinstance(labels, np.ndarray) or labels.shape != (self._blueprint.outputs,):
+            raise ValueError(f"`classes_` must hold the labels of its {self._blueprint.outputs} outputs")
+
     @property
     def _several(self) -> bool:
         """Whether there are yes/no labels, and not one class a row."""

@@ -72,6 +72,11 @@ class _ValueEstimator(RegressorMixin, BayesianEstimator):
             )
         self._learn(x, targets, targets.shape[1], self._likelihood(targets.shape[1]), weights)
 
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        if not isinstance(getattr(self, "_flat", None), bool):
+            raise TypeError("`_flat` must say whether y was one column")
+
     def _shaped(self, value: Tensor) -> np.ndarray:
         made = as_array(value)
         return made[:, 0] if self._flat else made

@@ -5,7 +5,9 @@ A folder is a run like any other, with one part more: ``temperance.load(path, ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,13 @@ from temperance.core.errors import ArgumentError, CorruptRunError
 from temperance.run import store
 from temperance.run.fitted import Fitted
 from temperance.run.loading import fitted_of
+from temperance.run.manifest import reading
 from temperance.run.parts import Parts, value_part
 from temperance.run.store import Run
 
 PART = "estimator"
+_PICKLED = "the pickled estimator"
+_MANIFEST, _LEARNED = "the manifest", "what it learned of the columns"
 EXTRAS = ("class", "params", "blueprint", "own_network", "learned", "calibrator")
 
 
@@ -32,24 +37,56 @@ def parts_of(fitted: Fitted, extras: dict[str, Any]) -> tuple[dict[str, Any], Pa
     return manifest, {**parts, **value_part(PART, extras)}
 
 
-def pack(fitted: Fitted, extras: dict[str, Any]) -> dict[str, Any]:
-    """A fit as plain dictionaries, numbers and bytes."""
+def pack(fitted: Fitted, extras: dict[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+    """A fit as plain dictionaries, numbers and bytes, with a digest of each part and of what the estimator ``learned``
+    beside it, for a pickle has none of its own."""
     manifest, parts = parts_of(fitted, extras)
     packed = {}
     for name, (form, tensors) in parts.items():
         plain = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
         packed[name] = {"form": form, "tensors": safetensors.torch.save(plain)}
-    return {"manifest": manifest, "parts": packed}
+    digests = {name: _digest(part["form"], part["tensors"]) for name, part in packed.items()}
+    digests |= {_MANIFEST: _digest(manifest), _LEARNED: _digest(_numbers(learned))}
+    return {"manifest": manifest, "parts": packed, "sha256": digests}
 
 
-def unpack(packed: dict[str, Any]) -> Run:
-    """What :func:`pack` made, as if it had been read from a folder."""
+def unpack(packed: Any, learned: Mapping[str, Any]) -> Run:
+    """What :func:`pack` made, as if it had been read from a folder; :class:`CorruptRunError` where a bit of it, or of
+    what was ``learned`` beside it, is not what it was."""
     parts, cache = {}, {}
-    for name, part in packed["parts"].items():
-        parts[name] = {"form": part["form"]}
-        # Copies, because the memory of bytes is not aligned as torch aligns its own, and sums would round differently.
-        cache[name] = {key: value.clone() for key, value in safetensors.torch.load(part["tensors"]).items()}
+    with reading(_PICKLED):
+        found = {name: _digest(part["form"], part["tensors"]) for name, part in packed["parts"].items()}
+        found |= {_MANIFEST: _digest(packed["manifest"]), _LEARNED: _digest(_numbers(learned))}
+        noted = packed["sha256"]
+        changed = [str(name) for name in {**noted, **found} if noted.get(name) != found.get(name)]
+        if changed:
+            raise CorruptRunError(
+                f"{_PICKLED} is damaged: {', '.join(changed[:3])} does not have its sha256. Read another copy of the "
+                "file, or fit again."
+            )
+        for name, part in packed["parts"].items():
+            parts[name] = {"form": part["form"]}
+            # Copies, because the memory of bytes is not aligned as torch aligns its own; sums would round otherwise.
+            cache[name] = {key: value.clone() for key, value in safetensors.torch.load(part["tensors"]).items()}
     return Run(Path(), {**packed["manifest"], "parts": parts}, cache)
+
+
+def _digest(form: Any, data: bytes = b"") -> str:
+    """sha256 of plain values and bytes."""
+    return hashlib.sha256(json.dumps(form, sort_keys=True).encode() + data).hexdigest()
+
+
+def _numbers(learned: Mapping[str, Any]) -> dict[str, Any]:
+    """What was learned, as plain values; labels that are objects of the user's own are left out."""
+    return {name: _plain(value) for name, value in learned.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, value.shape, "" if value.dtype.hasobject else value.tobytes().hex()]
+    return value if isinstance(value, bool | int | float | str | None) else None
 
 
 def save_run(path: str | Path, fitted: Fitted, extras: dict[str, Any]) -> None:

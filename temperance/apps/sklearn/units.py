@@ -29,6 +29,8 @@ def check_gaps(made: BayesianEstimator) -> None:
     if not isinstance(gaps, np.ndarray) or gaps.ndim != 1 or not np.issubdtype(gaps.dtype, np.integer):
         raise ValueError("its columns with missing values must be whole numbers")
     columns = made._blueprint.inputs - len(gaps)
+    if columns != made.n_features_in_:
+        raise ValueError(f"its network is one of {columns} columns; it says that it has {made.n_features_in_}")
     if not isinstance(fill, np.ndarray) or fill.shape != (columns,) or bool(((gaps < 0) | (gaps >= columns)).any()):
         raise ValueError(f"what missing values become must be a number for each of {columns} columns")
 

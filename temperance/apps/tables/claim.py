@@ -18,6 +18,7 @@ from temperance.run import store
 
 LIST = "files.json"
 _FORMAT = 1
+_ABOUT = "What temperance wrote here, and may replace."
 COMPARISON = ("compare.json", "compare.csv")
 _NAMES = re.compile(r"table\.json|compare\.(?:json|csv)|checkpoint(-again)*|model-[0-9a-f]{12}|test-[0-9a-f]{12}\.csv")
 
@@ -31,13 +32,14 @@ class Claim:
 
     @classmethod
     def of(cls, path: str | Path) -> Claim:
-        """The claim to a folder. Raises :class:`StoreError` for a folder that holds things and no list of ours."""
+        """The claim to a folder. Raises :class:`StoreError` for a folder that holds things and no list of ours,
+        :class:`CorruptRunError` for one whose list is damaged: then nobody knows what is whose."""
         if not isinstance(path, str | Path) or not str(path):
             raise ArgumentError(f"`out` must be the name of a folder; got {path!r}.")
         folder = Path(path)
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"`out` must be a folder; {str(folder)!r} is a file.")
-        if (folder / LIST).is_file() and (names := _listed(folder)) is not None:
+        if files.is_file(folder / LIST) and (names := _listed(folder)) is not None:
             return cls(folder, names)
         there = sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
         if all(files.is_temporary_of(name, LIST) for name in there):
@@ -62,7 +64,7 @@ class Claim:
         """The folder of ours in which ``path`` is a file of ours, or inside one; ``None`` where there is none."""
         real = path.resolve()
         for folder in real.parents:
-            if (folder / LIST).is_file():
+            if files.is_file(folder / LIST):
                 name = real.relative_to(folder).parts[0]
                 try:
                     names = _listed(folder)
@@ -100,21 +102,49 @@ class Claim:
                 _remove(file)
 
     def _write(self, names: list[str]) -> None:
-        content = {"format": _FORMAT, "about": "What temperance wrote here, and may replace.", "files": names}
+        content = {"format": _FORMAT, "about": _ABOUT, "files": names}
         files.write_bytes(self.folder / LIST, sealed.render(content))
         self.names = names
 
 
 def _listed(folder: Path) -> list[str] | None:
-    """The names in the list; ``None`` where it is no list of ours."""
+    """The names in the list; ``None`` where it is no list of ours, nor ever was."""
     try:
         content = sealed.read(folder / LIST, _FORMAT)
-    except StoreError:
-        return None
+    except StoreError as error:
+        if not _was_ours(folder):
+            return None
+        begun = any((folder / name / store.MANIFEST).is_file() for name in ("checkpoint", "checkpoint-again"))
+        alike = begun and not (folder / "table.json").exists()  # an earlier run, to be replaced, would be listed too
+        raise CorruptRunError(f"{error} {_GO_ON if alike else _LEAVE} Nothing was changed there.") from error
     names = content.get("files")
     if not isinstance(names, list) or not all(isinstance(n, str) and Claim.may_name(n) for n in names):
         raise CorruptRunError(f"{str(folder / LIST)!r} is damaged: it lists what no run of a table writes.")
     return names
+
+
+_LEAVE = (
+    "It lists what temperance may replace and remove in this folder, so nothing more is written here: choose another "
+    "folder. A finished run can still be read."
+)
+_GO_ON = (
+    "It lists what temperance may replace and remove in this folder, so nothing more is written here; the checkpoint "
+    "is a file of its own and may well be whole. To go on from it, put the list of another unfinished run in the "
+    "damaged one's place, for all such lists are the same: begin this fit in an empty folder, stop it with Ctrl-C, "
+    f"copy its {LIST} here, and --resume. Or choose another folder and begin anew."
+)
+
+
+def _was_ours(folder: Path) -> bool:
+    """Whether a list that cannot be read was one of ours: by what is left of it, or by what is beside it. People have a
+    ``files.json`` of their own, of which nothing is said."""
+    beside = {file.name for file in folder.iterdir()} - {LIST}
+    if any((folder / name / store.MANIFEST).is_file() for name in beside if Claim.may_name(name)):
+        return True
+    try:
+        return _ABOUT.encode() in (folder / LIST).read_bytes()
+    except OSError:
+        return False
 
 
 def _remove(path: Path) -> bool:

@@ -13,6 +13,7 @@ from temperance.apps.tables.formats import format_of, written_number, written_nu
 from temperance.apps.tables.robust import LARGEST, input_limits, missing_codes
 from temperance.core.encoding import Value
 from temperance.core.errors import DataError
+from temperance.core.fields import check_fields
 
 IMPUTATIONS = 32
 """How many values stand for one that is unknown: equally many of each part of the training distribution."""
@@ -45,6 +46,9 @@ class NumberColumn(Value):
     codes: tuple[float, ...] = ()
     cut: tuple[float, float] | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def features(self) -> tuple[str, ...]:
         """What the network sees."""
@@ -61,6 +65,9 @@ class CategoryColumn(Value):
     rare: tuple[str, ...]
     missing: bool
     counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -88,6 +95,9 @@ class DateColumn(Value):
     high: float
     missing: bool
     quantiles: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def features(self) -> tuple[str, ...]:

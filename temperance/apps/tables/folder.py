@@ -20,7 +20,7 @@ from temperance.core.checks import check_path
 from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run import store
-from temperance.run.loading import fitted_of
+from temperance.run.loading import check_posterior, fitted_of
 from temperance.run.manifest import reading
 from temperance.run.parts import value_part
 
@@ -111,14 +111,14 @@ def save_table_run(run: TableRun, path: str | Path, *, overwrite: bool = False) 
 def load_table_run(path: str | Path) -> TableRun:
     """A run that :func:`~temperance.apps.tables.fit_table` or the command ``temperance fit`` saved."""
     folder = check_path(path, "path")
-    if not (folder / TABLE).is_file():
+    if not files.is_file(folder / TABLE):
         hint = (
             " It was not finished: run `temperance fit` again with --resume." if (folder / CHECKPOINT).is_dir() else ""
         )
         raise StoreError(f"`path` must be a folder that `temperance fit` made; {str(folder)!r} has no {TABLE}.{hint}")
     about = _about(folder)
     manifest = folder / about["model"] / store.MANIFEST
-    if not manifest.is_file() or files.digest(manifest) != about["sha256 of its manifest"]:
+    if not files.is_file(manifest) or files.digest(manifest) != about["sha256 of its manifest"]:
         raise CorruptRunError(f"the run {str(folder)!r} is damaged: {about['model']} is missing or was changed.")
     saved = store.open_run(manifest.parent)
     state = saved.value(_PART)
@@ -131,7 +131,11 @@ def load_table_run(path: str | Path) -> TableRun:
         )
         text = [*schema.text_columns, schema.id, schema.group, *schema.verbatim]
     rows = _test_rows(folder, about, text, schema.verbatim)
-    return TableRun(state, fitted_of(saved, target.network), rows, list(about["notices"]))
+    fitted = fitted_of(saved, target.network)
+    with reading(f"the folds of the run {str(folder)!r}"):
+        for model in state.folds:
+            check_posterior(model.posterior, fitted.target.layout)
+    return TableRun(state, fitted, rows, list(about["notices"]))
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -160,17 +164,18 @@ def _test_rows(folder: Path, about: dict[str, Any], text: list[str | None], verb
     import pandas as pd
 
     file = folder / about["test"]
-    if not file.is_file():
+    if not files.is_file(file):
         return pd.DataFrame()
     if files.digest(file) != about["sha256 of test"]:
         raise CorruptRunError(f"the run {str(folder)!r} is damaged: {file.name} was changed.")
-    try:
-        names = pd.read_csv(file, nrows=0).columns
-    except pd.errors.EmptyDataError:  # a run without test rows
-        return pd.DataFrame()
-    nothing = {name: [""] if name in verbatim else sorted(NOTHING) for name in names}
-    kinds = {name: str for name in text if name in names}
-    return pd.read_csv(file, dtype=kinds, low_memory=False, na_values=nothing, keep_default_na=False)
+    with reading(f"{str(file)!r}"):
+        try:
+            names = pd.read_csv(file, nrows=0).columns
+        except pd.errors.EmptyDataError:  # a run without test rows
+            return pd.DataFrame()
+        nothing = {name: [""] if name in verbatim else sorted(NOTHING) for name in names}
+        kinds = {name: str for name in text if name in names}
+        return pd.read_csv(file, dtype=kinds, low_memory=False, na_values=nothing, keep_default_na=False)
 
 
 def _major(version: str) -> int:

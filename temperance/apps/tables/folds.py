@@ -12,6 +12,7 @@ from temperance.apps.recipes import table_target
 from temperance.apps.tables.schema import Schema
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import derive_seed
 from temperance.model.likelihoods import Likelihood
 from temperance.model.priors import Prior
@@ -75,6 +76,9 @@ class FoldModel(Value):
     centre: float
     spread: float
     transform: Monotone | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @classmethod
     def of(cls, fitted: Fitted, schema: Schema) -> FoldModel:

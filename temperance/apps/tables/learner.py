@@ -132,7 +132,8 @@ class Learner:
         centre, spread = kind.units(y, transform)
         if transform is not None:
             transform = kind.bounded(transform, y)
-        least = kind.least(self.prepared.targets)
+        # Of all rows, the test's too: they only ever take a bound away, and that makes no promise worse.
+        least = kind.least(np.concatenate([self.prepared.targets, self.prepared.test.y]))
         return replace(schema, centre=centre, spread=spread, transform=transform, limits=limits, least=least)
 
     def _say_outlying(self, schema: Schema) -> None:

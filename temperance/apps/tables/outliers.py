@@ -9,7 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from temperance.core.checks import check_shape, check_vector
 from temperance.core.encoding import Value
+from temperance.core.errors import ArgumentError
+from temperance.core.fields import check_fields
 from temperance.core.seeds import derive_seed
 
 _ROWS = 20_000
@@ -29,6 +32,14 @@ class Strangeness(Value):
     whitening: Tensor
     ordinary: Tensor
     false_alarms: float
+
+    def __post_init__(self) -> None:
+        check_fields(self, "centre", "whitening", "ordinary")
+        check_vector(self.centre, "centre")
+        check_vector(self.ordinary, "ordinary")
+        if self.whitening.dim() != 2:
+            raise ArgumentError(f"`whitening` must be a matrix; got shape {tuple(self.whitening.shape)}.")
+        check_shape(self.whitening, "whitening", len(self.centre), self.whitening.shape[1])
 
     def p_values(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """How ordinary each row is; small for strange ones."""

@@ -23,8 +23,11 @@ from temperance.apps.tables.reading import TableFile, open_table
 from temperance.apps.tables.safeguards import Guard, GuardRows, make_guard
 from temperance.apps.tables.schema import Schema, check_target
 from temperance.core import files
+from temperance.core.checks import check_shape, check_sizes, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.fields import check_fields
+from temperance.judge.calibrate import Calibrator
 from temperance.model.likelihoods import Likelihood
 from temperance.predict import MonotonePredictive, Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
@@ -54,6 +57,20 @@ class TableState(Value):
     folds: tuple[FoldModel, ...] = ()
     guard_folds: torch.Tensor | None = None
     guard_usual: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_sizes(self.hidden, "hidden")
+        if not isinstance(self.calibrator, Calibrator | None):
+            raise ArgumentError(f"`calibrator` must be a Calibrator or None; got {shown(self.calibrator)}.")
+        rows, inputs = self.guard_x.shape[0] if self.guard_x.dim() else 0, self.schema.inputs
+        if rows < 1:
+            raise ArgumentError(f"`guard_x` must have a row at least; got shape {tuple(self.guard_x.shape)}.")
+        check_shape(self.guard_x, "guard_x", rows, inputs)
+        check_shape(self.strangeness.centre, "strangeness.centre", inputs)
+        for name in ("guard_y", "guard_folds", "guard_usual"):
+            check_shape(getattr(self, name), name, rows)
+        check_shape(self.baseline, "baseline", len(self.schema.classes) or 2)
 
 
 @dataclass

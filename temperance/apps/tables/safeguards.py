@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from temperance.apps.tables.kinds import TableKind, flat
-from temperance.core.checks import check_level
+from temperance.core.checks import check_level, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
+from temperance.core.fields import check_fields
 from temperance.decide.conformal import Cross, CrossConformal, Mondrian
 from temperance.decide.conformal.base import least_of
 from temperance.decide.defer import Deferral, choose_threshold, defer_by
@@ -42,6 +43,12 @@ class Guard(Value):
     per_class: bool = False
     plain: Any = None
     least: float = -math.inf
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        rules = [callable(getattr(self.conformal, name, None)) for name in ("interval", "sets")]
+        if self.conformal is not None and not all(rules):
+            raise ArgumentError(f"`conformal` must make intervals and sets; got {shown(self.conformal)}.")
 
     def beside(self, plain: Predictive, folds: Sequence[Predictive]) -> Guard:
         """The same for rows of which the models of the folds say this, and the model of all rows ``plain``, before it

@@ -28,6 +28,7 @@ from temperance.apps.tables.columns import (
 from temperance.apps.tables.formats import looks_like_numbers
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, DataError
+from temperance.core.fields import check_fields
 from temperance.core.outcomes import Classes, Counts, Outcome, Reals
 from temperance.predict.monotone import Monotone
 
@@ -57,6 +58,9 @@ class Schema(Value):
     dropped: dict[str, str] = field(default_factory=dict)
     limits: tuple[float, float] = (-math.inf, math.inf)
     least: float = -math.inf
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def inputs(self) -> int:

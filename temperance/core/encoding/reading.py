@@ -193,10 +193,15 @@ def _into_generator(template: Any, form: dict[str, Any], tensors: Given, device:
 
 def _into_tensor(template: Any, form: dict[str, Any], tensors: Given, device: torch.device) -> Any:
     value = _tensor(form, tensors)
-    if isinstance(template, Tensor) and template.shape == value.shape and template.dtype == value.dtype:
-        with torch.no_grad():
-            return template.copy_(value)  # in place: others (an optimiser, a network) hold the same memory
-    return value.to(template.device if isinstance(template, Tensor) else device)
+    if not isinstance(template, Tensor):
+        return value.to(device)
+    if template.dtype != value.dtype or template.shape != value.shape:
+        raise CorruptRunError(
+            f"the tensor {form['$tensor']!r} of the run's state must have shape {tuple(template.shape)} and "
+            f"{template.dtype}; got {tuple(value.shape)} and {value.dtype}."
+        )
+    with torch.no_grad():
+        return template.copy_(value)  # in place: others (an optimiser, a network) hold the same memory
 
 
 def _into_owner(template: Any, form: dict[str, Any], tensors: Given, device: torch.device) -> Any:

@@ -128,6 +128,16 @@ def scored(
     return rule, found, used
 
 
+def check_scores(scores: Sequence[Tensor]) -> None:
+    """Raise unless these can be conformal scores: numbers, a row for each row that promises."""
+    for part in scores:
+        if part.dim() < 1 or not part.is_floating_point():
+            raise ArgumentError(
+                "`scores` must hold floating-point numbers, one or more a row; got shape "
+                f"{tuple(part.shape)} of {part.dtype}."
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class Conformal(Value):
     """A calibrated rule: ``sets`` of classes, or an ``interval`` of values, for the predictive of new rows.
@@ -151,6 +161,7 @@ class Conformal(Value):
         check_fields(self)
         check_level(self.level)
         check_seed(self.seed)
+        check_scores(self.scores)
 
     def __repr__(self) -> str:
         counts = ", ".join(str(len(s)) for s in self.scores[:5]) + (", …" if len(self.scores) > 5 else "")

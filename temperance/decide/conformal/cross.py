@@ -17,6 +17,7 @@ from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed
 from temperance.decide.conformal.base import (
     ConformalRule,
+    check_scores,
     check_values,
     class_labels,
     every_class_score,
@@ -103,6 +104,7 @@ class CrossConformal(Value):
         check_fields(self)
         check_level(self.level)
         check_seed(self.seed)
+        check_scores(self.scores)
 
     def __repr__(self) -> str:
         return f"CrossConformal({self.rule!r}, level={self.level}, rows={self.rows}, folds={len(self.scores)})"

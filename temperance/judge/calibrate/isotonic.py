@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.core.checks import check_vector
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.judge.calibrate.base import (
@@ -34,6 +35,15 @@ class IsotonicCalibrator(Calibrator):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if len(self.knots) != len(self.values):
+            raise ArgumentError("`knots` and `values` must be as many as there are classes, both.")
+        for knots, values in zip(self.knots, self.values, strict=True):
+            check_vector(knots, "knots")
+            check_vector(values, "values")
+            if len(knots) != len(values) or not len(knots):
+                raise ArgumentError(
+                    f"`knots` and `values` must be pairs, one at least; got {len(knots)} and {len(values)} of a class."
+                )
 
     def probabilities(self, probs: Tensor) -> Tensor:
         """The calibrated probabilities of averaged ones, rows × classes (yes/no labels: rows × labels)."""

@@ -469,3 +469,37 @@ def test_a_default_that_is_given_in_part_is_the_one_of_the_recipe() -> None:
     assert (short.info.steps, short.method.base.lr) == (100, 1e-2)
     for options in ({"epochs": 1}, {"batch_size": 16}, {"method": "ensemble", "epochs": 1}):
         assert BayesianClassifier(random_state=0, **options).fit(X, y).fitted_.method.base.lr == 5e-3
+
+
+def test_one_flipped_bit_of_a_pickled_estimator_never_gives_other_predictions() -> None:
+    """Of what we put into it: the framing of pickle is its own."""
+    model = BayesianRegressor("map", **QUICK).fit(X, X[:, 0])
+    packed = model.__getstate__()
+    right = model.predict(X)
+
+    def restored(state: dict[str, Any]) -> BayesianRegressor:
+        made = BayesianRegressor()
+        made.__setstate__(state)
+        return made
+
+    np.testing.assert_array_equal(restored(packed).predict(X), right)
+    for name, part in packed["fitted_"]["parts"].items():
+        for place in range(0, len(part["tensors"]), max(1, len(part["tensors"]) // 20)):
+            changed = copy.deepcopy(packed)
+            data = bytearray(part["tensors"])
+            data[place] ^= 1 << place % 8
+            changed["fitted_"]["parts"][name]["tensors"] = bytes(data)
+            with pytest.raises(CorruptRunError, match=f"pickled estimator is damaged: {name} does not have its sha256"):
+                restored(changed)
+    changed = copy.deepcopy(packed)
+    changed["_x_units"][0][0] += 1e-9
+    with pytest.raises(CorruptRunError, match="what it learned of the columns"):
+        restored(changed)
+    changed = copy.deepcopy(packed)
+    changed["fitted_"]["manifest"]["seed"] += 1
+    with pytest.raises(CorruptRunError, match="the manifest"):
+        restored(changed)
+    changed = copy.deepcopy(packed)
+    del changed["fitted_"]["sha256"]
+    with pytest.raises(CorruptRunError, match="the pickled estimator"):
+        restored(changed)

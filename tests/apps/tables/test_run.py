@@ -554,3 +554,72 @@ def test_promises_hold_for_rows_that_are_not_strange(values: TableRun) -> None:
     # p-values of rows like the held-out ones are uniform from 1/(n+1) to 1
     assert abs(p.mean() - 0.5) < 4 * np.sqrt((1 / 12) * (1 / len(p) + 1 / len(values.state.strangeness.ordinary)))
     assert isinstance(values.predictive_of(Encoded(x)), ValuePredictive)
+
+
+def _damaged(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("place", [0, 15, 90, 150, -3])
+def test_a_damaged_list_is_said_to_be_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    a = np.random.default_rng(0).normal(size=300)
+    frame = pd.DataFrame({"a": a, "y": np.where(a > 0, "yes", "no")})
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    def begin(out: Path, resume: bool = False) -> TableRun:
+        return fit_table(frame, "y", out=out, method="map", epochs=2, folds=0, progress=False, resume=resume)
+
+    for name in ("one", "two"):
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.Loop, "finish", killed)
+            with pytest.raises(Killed):
+                begin(tmp_path / name)
+    out, mine = tmp_path / "one", tmp_path / "one" / "notes.md"
+    mine.write_text("mine")
+    _damaged(out / "files.json", place)
+    before = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+    for resume in (True, False):
+        with pytest.raises(CorruptRunError, match=r"files\.json.* is damaged.*--resume.*Nothing was changed"):
+            begin(out, resume)
+    assert {f: f.read_bytes() for f in out.rglob("*") if f.is_file()} == before
+    (out / "files.json").write_bytes((tmp_path / "two" / "files.json").read_bytes())  # as the error says
+    begin(out, resume=True)
+    assert mine.read_text() == "mine"
+    assert (out / "table.json").is_file()
+
+
+def test_the_damaged_list_of_a_finished_run_keeps_everything(values: TableRun, tmp_path: Path) -> None:
+    values.save(tmp_path / "run")
+    _damaged(tmp_path / "run" / "files.json", 100)
+    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    with pytest.raises(CorruptRunError, match=r"files\.json.* is damaged.*choose another folder"):
+        values.save(tmp_path / "run", overwrite=True)
+    assert {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()} == before
+    load_table_run(tmp_path / "run")
+
+
+def test_a_negative_target_of_a_test_row_takes_the_bound_away() -> None:
+    """What an interval may not reach below is what no row of the user's table lies below, whichever part it is in."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=300)})
+    frame["y"] = np.abs(frame.a + rng.normal(size=300))
+
+    def fitted() -> TableRun:
+        return fit_table(frame, "y", method="map", epochs=2, folds=0, progress=False)
+
+    run = fitted()
+    assert run.schema.least == 0.0
+    frame.loc[np.flatnonzero(np.isin(frame.a, run.test_frame.a))[0], "y"] = -0.5
+    again = fitted()
+    assert (again.test_frame.y < 0).sum() == 1  # the same split: the negative row is a test row
+    assert again.schema.least == -np.inf
+    assert float(again.predict(frame[["a"]]).prediction_low.min()) < 0

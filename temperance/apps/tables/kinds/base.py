@@ -84,7 +84,7 @@ class TableKind(ABC):
         return -math.inf, math.inf
 
     def least(self, y: Numbers) -> float:
-        """No interval reaches below it, by what the targets ``y`` of all rows but the test's have shown."""
+        """No interval reaches below it, by what the targets ``y`` of all rows, the test's too, have shown."""
         return -math.inf
 
     def bounded(self, transform: Monotone, y: Numbers) -> Monotone:

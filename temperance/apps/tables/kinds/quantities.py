@@ -137,8 +137,9 @@ class RealKind(QuantityKind):
         return target_limits(y, logs=transform is not None)
 
     def least(self, y: Numbers) -> float:
-        """0 where no target is negative. Rows come in any order, so one more is the first negative one of n + 1 with
-        probability 1 / (n + 1) at most: that is all that an interval which ends at 0 can lose of its promise."""
+        """0 where no target of the table is negative, a test row's neither. Rows come in any order, so one more is the
+        first negative one of n + 1 with probability 1 / (n + 1) at most: that is all that an interval which ends at 0
+        can lose of its promise."""
         return 0.0 if bool((y >= 0).all()) else -math.inf
 
     def bounded(self, transform: Monotone, y: Numbers) -> Monotone:
