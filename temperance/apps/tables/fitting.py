@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, training
 from temperance.apps.tables.encode import Encoded
@@ -25,9 +26,11 @@ from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, p
 from temperance.apps.tables.run import TableRun, TableState, guard_of, in_units
 from temperance.apps.tables.safeguards import NO_GUARD, check_promises
 from temperance.apps.tables.schema import Schema
+from temperance.apps.tables.worth import some_rows, worth_held_back, worth_in_folds, worth_words
 from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.inference.base import Inference
+from temperance.judge.diagnose import dead_units
 from temperance.predict import Predictive
 from temperance.predict.joined import joined_predictive
 from temperance.run.fitted import Fitted
@@ -35,6 +38,7 @@ from temperance.run.fitted import Fitted
 _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
 _CALIBRATE_IN_FOLDS = 20
+_UNIT_ROWS = 10_000  # training rows on which units are looked at
 
 
 def fit_table(
@@ -187,6 +191,7 @@ def fit_prepared(
     remarks = learner.words + list(
         dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning))
     )
+    remarks += dead_units(fitted, _even(prepared.train.inside(schema.limits).encoded.x)).remarks()
 
     def predict(encoded: Encoded) -> Predictive:
         return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
@@ -203,6 +208,8 @@ def fit_prepared(
         tuple(FoldModel.of(fit, own) for own, fit in folds),
         None if prepared.folds is None else torch.from_numpy(prepared.folds), guard_usual,
     )  # fmt: skip
+    if prepared.train.weights is None:  # weights make a model of other rows than those that come, better there or not
+        remarks += _worth(prepared, state, guard_rows, predict, folds)
     guard, more = guard_of(state, predict, folds, level, error_rate, tolerance, per_class)
     state = replace(state, guard=guard)
     if say is not None:
@@ -243,6 +250,31 @@ def _calibrate_in_folds(schema: Schema, folds: Sequence[tuple[Schema, Fitted]], 
         said.append(predict_encoded(fitted, usual.encoded))
         known.append(kind_of(own).model_targets(own, usual.y))
     return _calibrate(schema, joined_predictive(said), torch.cat(known), _CALIBRATE_IN_FOLDS)
+
+
+def _worth(
+    prepared: Prepared,
+    state: TableState,
+    guard_rows: TablePart,
+    predict: Callable[[Encoded], Predictive],
+    folds: Sequence[tuple[Schema, Fitted]],
+) -> list[str]:
+    """A warning where rows that were not learned from show no gain over the baseline."""
+    schema = state.schema
+    if prepared.folds is not None:
+        found = worth_in_folds(schema, folds, prepared)
+    else:
+        rows = some_rows(guard_rows.inside(schema.limits))
+        if not len(rows):
+            return []
+        found = worth_held_back(schema, predict(rows.encoded), rows, state.baseline)
+    return worth_words(found, kind_of(schema), schema.target)
+
+
+def _even(x: NDArray[np.float32]) -> torch.Tensor:
+    """At most so many rows, evenly spaced."""
+    picked = np.linspace(0, len(x) - 1, _UNIT_ROWS).round().astype(np.int64) if len(x) > _UNIT_ROWS else slice(None)
+    return torch.from_numpy(x[picked])
 
 
 def baseline_of(prepared: Prepared) -> torch.Tensor:
