@@ -101,10 +101,13 @@ def _calibrated(
     rule, known = kind.calibration(), [kind.model_targets(own, part.y) for own, part, _ in others]
     if rule is None or sum(map(len, known)) < _FEWEST:
         return predictive
+    together = joined_predictive([said for _, _, said in others])
+    if together is None:  # models whose members do not match: the fit is not calibrated either
+        return predictive
     try:
         with warnings.catch_warnings():  # the fit's own calibration has said whatever there is to say
             warnings.simplefilter("ignore", TemperanceWarning)
-            return rule.fit(joined_predictive([said for _, _, said in others]), torch.cat(known))(predictive)
+            return rule.fit(together, torch.cat(known))(predictive)
     except DataError:
         return predictive
 

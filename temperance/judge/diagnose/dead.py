@@ -153,11 +153,13 @@ def _settings(posterior: Posterior, draws: int, seed: int) -> tuple[Tensor, Call
     if posterior.predicts != "network":
         parts = posterior.parts()
         centres = [centre_of(part) for _, part in parts]
-        weights = torch.tensor([weight for weight, _ in parts], dtype=torch.float64)
-        return weights / weights.sum(), lambda k: (centres[k].mean, centres[k].buffers)
+        known = torch.tensor([weight for weight, _ in parts], dtype=torch.float64)
+        return known / known.sum(), lambda k: (centres[k].mean, centres[k].buffers)
     nodes = posterior.nodes(None if posterior.finite else draws, seed)
     every, total = nodes.weights.double().cpu(), len(nodes)
-    picked, weights, first = [], [], 0
+    picked: list[Tensor] = []
+    weights: list[Tensor] = []
+    first = 0
     for stratum in nodes.strata:  # each keeps its weight, however few of its nodes are looked at
         here = range(first, first + stratum.count)
         count = max(1, min(stratum.count, draws * stratum.count // max(draws, total)))
