@@ -18,7 +18,7 @@ from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
 from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
 from temperance.apps.tables.kinds import kind_of
-from temperance.apps.tables.learner import HIDDEN, Learner, known_rows
+from temperance.apps.tables.learner import Learner, known_rows
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness, learn_strangeness_in_folds
 from temperance.apps.tables.predictions import check_new_names
@@ -81,7 +81,8 @@ def fit_table(
         method: a name from :data:`temperance.apps.recipes.RECIPES`, an expression, or a method.
         out: a folder for the run. It is saved as it goes, so that ``resume`` goes on bit for bit.
         seed: decides everything random.
-        epochs: how long to train; by the number of rows unless given.
+        epochs: how long to train. Unless given, by the number of rows, and fewer where the rows that calibrate show
+            clearly that trained networks know the training rows by heart.
         test, validation: fractions of the rows kept apart. Validation rows calibrate (one half) and give the promises
             of intervals and of the advice to ask a human (the other half).
         drop: columns to leave out.
@@ -169,7 +170,7 @@ def fit_prepared(
     length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)
-        learner = Learner(prepared, method, length, batch, seed, checkpoint, progress, log)
+        learner = Learner(prepared, method, length, batch, seed, checkpoint, progress, log, shorten=epochs is None)
         schema, fitted, folds = learner.learn()
         if prepared.folds is None:
             known, guard_rows = known_rows(prepared.calibration), known_rows(prepared.guard)
@@ -200,10 +201,10 @@ def fit_prepared(
         tolerance = kind_of(schema).tolerance(prepared.train.inside(schema.limits).y)
     state = TableState(
         schema, calibrator, strangeness, NO_GUARD, torch.from_numpy(guard_rows.encoded.x),
-        torch.from_numpy(guard_rows.y), baseline_of(prepared), fitted.target.likelihood, HIDDEN, seed,
+        torch.from_numpy(guard_rows.y), baseline_of(prepared), fitted.target.likelihood, learner.hidden, seed,
         {
             "rows": len(prepared.train), "validation rows": len(prepared.calibration) + len(prepared.guard),
-            "test rows": len(prepared.test), "epochs": length, "batch size": batch,
+            "test rows": len(prepared.test), "epochs": learner.epochs, "batch size": batch,
         },
         tuple(FoldModel.of(fit, own) for own, fit in folds),
         None if prepared.folds is None else torch.from_numpy(prepared.folds), guard_usual,
