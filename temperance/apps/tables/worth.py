@@ -28,6 +28,7 @@ HARDLY = "hardly better than", "no better than"
 """How the words of :func:`worth_words` begin."""
 
 _ROWS = 5000  # more tell nothing new
+_ENDS = 0.025
 _FEWEST = 20  # rows from which a factor or a temperature is learned
 
 Losses = NDArray[np.float64]
@@ -36,7 +37,9 @@ Losses = NDArray[np.float64]
 @dataclass(frozen=True)
 class Worth:
     """Mean log-losses of a model and of the baseline on the same ``rows``; the ``gain`` is the mean difference and
-    ``error`` its standard error, both row by row; ``least`` is a gain that is worth the name."""
+    ``error`` its standard error, both row by row; ``least`` is a gain that is worth the name. ``middle`` is the gain
+    without the rows at both ends (2.5 % each), in its standard errors: of a model that was too sure of two rows the
+    mean is hardly known, and yet it is clear that it has learned something."""
 
     rows: int
     own: float
@@ -44,12 +47,13 @@ class Worth:
     gain: float
     error: float
     least: float
+    middle: float
 
     @property
     def clear(self) -> bool:
         """Whether the model is better by more than chance explains, and by more than next to nothing."""
         error = self.error if math.isfinite(self.error) else 0.0
-        return self.gain > max(NOISE * error, self.least)
+        return self.gain > self.least and (self.gain > NOISE * error or self.middle > NOISE)
 
 
 def worth_of(kind: TableKind, own: Losses, baseline: Losses) -> Worth:
@@ -62,8 +66,12 @@ def worth_of(kind: TableKind, own: Losses, baseline: Losses) -> Worth:
     (True, False)
     """
     gain, usual = baseline - own, float(baseline.mean())
+    cut = max(1, math.ceil(_ENDS * len(gain))) if len(gain) >= _FEWEST else 0
+    inner = np.sort(gain)[cut : len(gain) - cut]
+    error = standard_error(inner)
+    middle = float(inner.mean()) / error if error > 0 else 0.0
     found = float(gain.mean())
-    return Worth(len(own), float(own.mean()), usual, found, standard_error(gain), kind.least_gain(usual))
+    return Worth(len(own), float(own.mean()), usual, found, standard_error(gain), kind.least_gain(usual), middle)
 
 
 def worth_held_back(schema: Schema, said: Predictive, rows: TablePart, baseline: torch.Tensor) -> Worth:

@@ -35,6 +35,13 @@ def noise(rows: int, target: str, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
+def learnable() -> pd.DataFrame:
+    """A number that two of six columns tell."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(900, 6)), columns=list("abcdef"))
+    return frame.assign(y=np.sin(1.5 * frame["a"]) + 0.5 * frame["b"] + 0.4 * rng.normal(size=900))
+
+
 def hardly(notices: list[str]) -> list[str]:
     return [words for words in notices if words.startswith(HARDLY)]
 
@@ -104,6 +111,13 @@ def test_the_gain_is_judged_row_by_row() -> None:
     assert found.clear
     assert found.error == pytest.approx(0.1 / 20, rel=0.2)
     assert not worth_of(kind, baseline - 0.05 + 2.0 * rng.normal(size=400), baseline).clear  # by chance as likely
+    few = baseline - 1.0 + 0.1 * rng.normal(size=400)
+    few[:2] += 150  # two rows that it was too sure of: the mean is no longer known, that it has learned something is
+    found = worth_of(kind, few, baseline)
+    assert found.clear
+    assert found.gain < 2 * found.error
+    few[:2] += 1000
+    assert not worth_of(kind, few, baseline).clear  # all in all worse, by whatever rows
     assert not worth_of(kind, baseline - 1e-4, baseline).clear  # surely better, and by nothing
     assert worth_of(KINDS.of(Classes()), np.full(400, 0.050), np.full(400, 0.056)).clear  # rare classes have few nats
 
@@ -128,9 +142,9 @@ def test_weighted_rows_are_not_compared_with_rows_as_they_come() -> None:
 
 
 def test_the_terminal_and_the_page_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    noise(120, "numbers").to_csv(tmp_path / "noise.csv", index=False)
+    learnable().to_csv(tmp_path / "data.csv", index=False)
     out = str(tmp_path / "run")
-    arguments = ["fit", str(tmp_path / "noise.csv"), "--target", "y", "--method", "MAP(lr=0.5)", "--epochs", "60"]
+    arguments = ["fit", str(tmp_path / "data.csv"), "--target", "y", "--method", "MAP(lr=0.5)"]
     assert main([*arguments, "--out", out]) == 0
     said = capsys.readouterr().out
     page = tp.tables.load_table_run(out).report(tmp_path / "page").read_text(encoding="utf-8")
@@ -142,9 +156,7 @@ def test_the_terminal_and_the_page_say_it(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("method", ["MAP(lr=0.5)", "Ensemble(MAP(lr=0.5), 2)", "Laplace(MAP(lr=0.5), tune=None)"])
 def test_steps_that_are_too_large_are_told(method: str) -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(900, 6)), columns=list("abcdef"))
-    frame["y"] = np.sin(1.5 * frame["a"]) + 0.5 * frame["b"] + 0.4 * rng.normal(size=900)
+    frame = learnable()
     run = fit_table(frame, "y", method=method, progress=False)
     assert [words for words in run.notices if words.startswith(ENDED)], method
     good = fit_table(frame, "y", method=method.replace("0.5", "0.005"), progress=False)
