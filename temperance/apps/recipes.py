@@ -216,6 +216,21 @@ def training(rows: int, outcome: Outcome | None = None) -> tuple[int, int]:
     return min(200, max(10, epochs)), batch
 
 
+_NARROW_ROWS, _NARROW, _WIDE = 2000, (32, 32), (50, 50)
+
+
+def table_hidden(rows: int) -> tuple[int, ...]:
+    """The widths of a network that learns so many rows of a table, for ``table_target(hidden=...)``.
+
+    On eleven tables of 75 to 1,700 training rows, three splits each, 32-32 had a lower log-loss than 50-50 by 0.01 to
+    0.06 for numbers, and the same within 0.01 for classes; one layer, and wider ones, were worse on some.
+
+    >>> table_hidden(500), table_hidden(5000)
+    ((32, 32), (50, 50))
+    """
+    return _NARROW if check_count(rows, "rows") <= _NARROW_ROWS else _WIDE
+
+
 _QUICK, _QUICK_METHOD = 300, "Ensemble(MAP(lr=1e-2), 5)"
 
 

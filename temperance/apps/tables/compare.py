@@ -20,17 +20,19 @@ from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.predictions import escaped
 from temperance.apps.tables.prepare import Prepared, Say, prepare_table
 from temperance.apps.tables.safeguards import check_promises
-from temperance.apps.tables.scores import plain_fields, row_scores, summary
+from temperance.apps.tables.scores import finite, plain_fields, row_scores, summary
+from temperance.apps.tables.worth import HARDLY
 from temperance.core import files
 from temperance.core.errors import ArgumentError, StoreError, TemperanceError
 from temperance.core.outcomes import Outcome
 from temperance.inference.base import Inference
+from temperance.judge.diagnose.dead import ENDED
 
 REFERENCE = "map"
 DEFAULT_METHODS = ("map", "ensemble", "laplace", "swag", "vi", "sghmc")
 HIGHER = frozenset({"accuracy"})
 """Scores of which more is better."""
-_FALLBACKS = ("noise of one size", "not calibrated")
+_REMARKS = ("noise of one size", "not calibrated", ENDED, *HARDLY)
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Comparison:
         path = check_comparison(folder, overwrite)
         try:
             Claim.of(path).add(*COMPARISON)
-            text = json.dumps(_finite(plain_fields(self)), indent=1, ensure_ascii=False)
+            text = json.dumps(finite(plain_fields(self)), indent=1, ensure_ascii=False)
             files.write_text(path / "compare.json", text)
             with (
                 files.replacing(path / "compare.csv") as draft,
@@ -125,7 +127,7 @@ def compare_table(
     :func:`fit_table` about the table. What is measured is what :func:`fit_table` does: of a small table the model of
     all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead);
     methods that read all rows at each step hold rows back there too. A method that falls back to simpler noise, or
-    cannot be calibrated, has that in its line's ``remarks``.
+    cannot be calibrated, or ends no better than the baseline or with dead units, has that in its line's ``remarks``.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")
@@ -207,7 +209,7 @@ def _one(
                 prepared, method, seed=seed + k, epochs=epochs, level=level, error_rate=error_rate, progress=progress,
                 say=say,
             )  # fmt: skip
-            line.remarks += [w for w in run.notices if w.startswith(_FALLBACKS) and w not in line.remarks]
+            line.remarks += [w for w in run.notices if w.startswith(_REMARKS) and w not in line.remarks]
             part = row_scores(run, prepared.test.encoded, prepared.test.y)
             found.append((summary(run, part, []), kind_of(run.schema).by_row(run.schema, part)))
             batch = (
@@ -227,14 +229,3 @@ def _one(
 def _paired(own: NDArray[np.float64], reference: NDArray[np.float64]) -> tuple[float, float]:
     gap = own - reference
     return float(gap.mean()), float(gap.std(ddof=1) / math.sqrt(len(gap))) if len(gap) > 1 else math.nan
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value

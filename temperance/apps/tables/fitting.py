@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from temperance.apps.recipes import DEFAULT_METHOD, method_named, training
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
 from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
 from temperance.apps.tables.kinds import kind_of
-from temperance.apps.tables.learner import HIDDEN, Learner, known_rows
+from temperance.apps.tables.learner import Learner, known_rows
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.outliers import learn_strangeness, learn_strangeness_in_folds
 from temperance.apps.tables.predictions import check_new_names
@@ -26,9 +27,11 @@ from temperance.apps.tables.prepare import MAX_ROWS, Prepared, Say, TablePart, p
 from temperance.apps.tables.run import TableRun, TableState, guard_of, in_units
 from temperance.apps.tables.safeguards import NO_GUARD, check_promises
 from temperance.apps.tables.schema import Schema
+from temperance.apps.tables.worth import some_rows, worth_held_back, worth_in_folds, worth_words
 from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.inference.base import Inference
+from temperance.judge.diagnose import dead_units
 from temperance.predict import Predictive
 from temperance.predict.joined import joined_predictive
 from temperance.run.fitted import Fitted
@@ -36,6 +39,7 @@ from temperance.run.fitted import Fitted
 _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
 _CALIBRATE_IN_FOLDS = 20
+_UNIT_ROWS = 10_000  # training rows on which units are looked at
 
 
 def fit_table(
@@ -78,7 +82,8 @@ def fit_table(
         method: a name from :data:`temperance.apps.recipes.RECIPES`, an expression, or a method.
         out: a folder for the run. It is saved as it goes, so that ``resume`` goes on bit for bit.
         seed: decides everything random.
-        epochs: how long to train; by the number of rows unless given.
+        epochs: how long to train. Unless given, by the number of rows, and fewer where the rows that calibrate show
+            clearly that trained networks know the training rows by heart.
         test, validation: fractions of the rows kept apart. Validation rows calibrate (one half) and give the promises
             of intervals and of the advice to ask a human (the other half).
         drop: columns to leave out.
@@ -165,7 +170,7 @@ def fit_prepared(
     length = epochs if epochs is not None else None if method.facts().default_steps is not None else proposed
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TemperanceWarning)
-        learner = Learner(prepared, method, length, batch, seed, checkpoint, progress, log)
+        learner = Learner(prepared, method, length, batch, seed, checkpoint, progress, log, shorten=epochs is None)
         schema, fitted, folds = learner.learn()
         if prepared.folds is None:
             known, guard_rows = known_rows(prepared.calibration), known_rows(prepared.guard)
@@ -187,6 +192,7 @@ def fit_prepared(
     remarks = learner.words + list(
         dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning))
     )
+    remarks += dead_units(fitted, _even(prepared.train.inside(schema.limits).encoded.x)).remarks()
 
     def predict(encoded: Encoded) -> Predictive:
         return in_units(schema, predict_encoded(fitted, encoded, calibrator=calibrator))
@@ -195,14 +201,16 @@ def fit_prepared(
         tolerance = kind_of(schema).tolerance(prepared.train.inside(schema.limits).y)
     state = TableState(
         schema, calibrator, strangeness, NO_GUARD, torch.from_numpy(guard_rows.encoded.x),
-        torch.from_numpy(guard_rows.y), baseline_of(prepared), fitted.target.likelihood, HIDDEN, seed,
+        torch.from_numpy(guard_rows.y), baseline_of(prepared), fitted.target.likelihood, learner.hidden, seed,
         {
             "rows": len(prepared.train), "validation rows": len(prepared.calibration) + len(prepared.guard),
-            "test rows": len(prepared.test), "epochs": length, "batch size": batch,
+            "test rows": len(prepared.test), "epochs": learner.epochs, "batch size": batch,
         },
         tuple(FoldModel.of(fit, own) for own, fit in folds),
         None if prepared.folds is None else torch.from_numpy(prepared.folds), guard_usual,
     )  # fmt: skip
+    if prepared.train.weights is None:  # weights make a model of other rows than those that come, better there or not
+        remarks += _worth(prepared, state, guard_rows, predict, folds)
     guard, more = guard_of(state, predict, folds, level, error_rate, tolerance, per_class)
     state = replace(state, guard=guard)
     if say is not None:
@@ -243,6 +251,31 @@ def _calibrate_in_folds(schema: Schema, folds: Sequence[tuple[Schema, Fitted]], 
         said.append(predict_encoded(fitted, usual.encoded))
         known.append(kind_of(own).model_targets(own, usual.y))
     return _calibrate(schema, joined_predictive(said), torch.cat(known), _CALIBRATE_IN_FOLDS)
+
+
+def _worth(
+    prepared: Prepared,
+    state: TableState,
+    guard_rows: TablePart,
+    predict: Callable[[Encoded], Predictive],
+    folds: Sequence[tuple[Schema, Fitted]],
+) -> list[str]:
+    """A warning where rows that were not learned from show no gain over the baseline."""
+    schema = state.schema
+    if prepared.folds is not None:
+        found = worth_in_folds(schema, folds, prepared)
+    else:
+        rows = some_rows(guard_rows.inside(schema.limits))
+        if not len(rows):
+            return []
+        found = worth_held_back(schema, predict(rows.encoded), rows, state.baseline)
+    return worth_words(found, kind_of(schema), schema.target)
+
+
+def _even(x: NDArray[np.float32]) -> torch.Tensor:
+    """At most so many rows, evenly spaced."""
+    picked = np.linspace(0, len(x) - 1, _UNIT_ROWS).round().astype(np.int64) if len(x) > _UNIT_ROWS else slice(None)
+    return torch.from_numpy(x[picked])
 
 
 def baseline_of(prepared: Prepared) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from temperance.apps.recipes import table_target, threads_for
-from temperance.apps.tables.kinds import kind_of
+from temperance.apps.recipes import table_hidden, table_target, threads_for
+from temperance.apps.tables.folds import CALIBRATE
+from temperance.apps.tables.kinds import flat, kind_of
 from temperance.apps.tables.marginal import predict_encoded
 from temperance.apps.tables.prepare import Prepared, TablePart
 from temperance.apps.tables.robust import within
 from temperance.apps.tables.run import in_units
 from temperance.apps.tables.schema import Schema
+from temperance.apps.tables.worth import NOISE, some_rows, worth_of
 from temperance.core.errors import DataError, NumericalError, TemperanceWarning
 from temperance.core.seeds import derive_seed
 from temperance.core.status import INTERRUPTED
@@ -31,16 +34,21 @@ from temperance.run.fit import fit
 from temperance.run.fitted import Fitted
 from temperance.run.parts import info_in
 
-HIDDEN = (50, 50)
 _LOOK = 60  # epochs of the networks that say in which units a target is learned
 _LOOK_ROWS = 5000
+_PATIENCE, _EARLY = 0.1, 0.25  # of the epochs: for how many a network looks for fewer, and which are fewer
+_STILL = 0.8  # of those: a network that is best so late may become better still
+_LEAST_EPOCHS = 3
+_LEAST_GAIN = 0.01  # nats
+_SHORTEN_ROWS = 20_000  # training rows beyond which such networks do not learn the noise by heart
 _STOP = 0.15  # of the rows of a fit, where a method stops early and no rows are held back
 
 
 @dataclass
 class Learner:
     """Fits: of all training rows, and of those without each fold. What a fit is made of (units of the target, when to
-    stop) comes from its own rows alone, or from rows that promise nothing."""
+    stop) comes from its own rows alone, or from rows that promise nothing. With ``shorten`` fewer epochs are taken
+    where those rows are clearly better off (:meth:`_shorter`); ``epochs`` then are those that were."""
 
     prepared: Prepared
     method: Inference[Any]
@@ -50,8 +58,14 @@ class Learner:
     checkpoint: Path | None
     progress: bool | None
     log: bool | None = None
+    shorten: bool = False
     looked: bool = False
     words: list[str] = field(default_factory=list)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """The widths of all networks of this table, those of folds too."""
+        return table_hidden(len(self.prepared.train))
 
     def learn(self) -> tuple[Schema, Fitted, list[tuple[Schema, Fitted]]]:
         """The model, and those of the folds, with their units. The noise of a real target may depend on the inputs, for
@@ -66,6 +80,7 @@ class Learner:
                 schema = self._units(self.prepared.train, likelihood, self.seed, aloud=True)
                 self._say_outlying(schema)
                 fitted = self._fit(schema, self.prepared.train, likelihood, self.seed, path)
+                fitted = self._shorter(schema, likelihood, fitted)
                 return schema, fitted, self._folds(likelihood)
             except NumericalError as error:
                 if k + 1 == len(choices):
@@ -171,7 +186,7 @@ class Learner:
             self.looked, stop = True, self.prepared.calibration
             held_out = self.prepared.data(stop, schema)
         begun = _steps_of(path)
-        with threads_for(self.batch_size * max(HIDDEN) * self.method.facts().streams):
+        with threads_for(self.batch_size * max(self.hidden) * self.method.facts().streams):
             fitted = fit(
             target, self.method, self.prepared.data(rows, schema), epochs=self.epochs, batch_size=self.batch_size,
             seed=seed, progress=self.progress, checkpoint=path, held_out=held_out,
@@ -185,10 +200,71 @@ class Learner:
             )
         return fitted
 
+    def _shorter(self, schema: Schema, likelihood: Likelihood, fitted: Fitted) -> Fitted:
+        """The fit, or one of fewer epochs. Networks that are trained to the end learn the noise of a table by heart
+        where there is much of it, and no temperature takes that back. So one network says after how many epochs the
+        rows that calibrate were best off; where that is early, the method is run for so long, on all rows, and kept if
+        it is better there, after calibration, by more than twice the standard error of the difference row by row."""
+        prepared, whole = self.prepared, self.epochs
+        if not self.shorten or whole is None or prepared.folds is not None or prepared.train.weights is not None:
+            return fitted
+        if self.method.facts().held_out or not all(part.single for _, part in fitted.posterior.parts()):
+            return fitted  # it stops by itself, or has draws, which need their time
+        judge = some_rows(known_rows(prepared.calibration).inside(schema.limits))
+        if len(judge) < CALIBRATE or len(prepared.train) > _SHORTEN_ROWS:
+            return fitted
+        self.looked = True
+        seed = derive_seed(self.seed, "table-length")
+        try:
+            tried = max(_LEAST_EPOCHS, math.ceil(_EARLY * whole))
+            patience = max(_LEAST_EPOCHS, math.ceil(_PATIENCE * whole))
+            probe = fit(
+                self._target(schema, likelihood, seed), MAP(lr=5e-3, patience=patience),
+                prepared.data(prepared.train, schema), epochs=tried, batch_size=self.batch_size, seed=seed,
+                progress=False, held_out=prepared.data(judge, schema),
+            )  # fmt: skip
+            best = 1 + int(np.argmax(probe.info.held_out_scores or [0.0]))
+            if probe.info.status == INTERRUPTED:
+                raise KeyboardInterrupt
+            if best > _STILL * tried:
+                return fitted
+            self.epochs = max(_LEAST_EPOCHS, best)
+            short = self._fit(schema, prepared.train, likelihood, self.seed, None)
+        except NumericalError:
+            self.epochs = whole
+            return fitted
+        if short.info.status == INTERRUPTED:
+            raise KeyboardInterrupt
+        long_loss, short_loss = (_calibrated_losses(schema, made, judge) for made in (fitted, short))
+        found = worth_of(kind_of(schema), short_loss, long_loss)
+        if not found.gain > max(NOISE * found.error, _LEAST_GAIN):
+            self.epochs = whole
+            return fitted
+        self.words.append(
+            f"{self.epochs} epochs are used instead of {whole}, after which the training rows are known by heart: on "
+            f"{found.rows:,} rows not learned from the log-loss is {found.gain:.2g} ± {found.error:.2g} lower so "
+            "(--epochs decides it)."
+        )
+        return short
+
     def _target(self, schema: Schema, likelihood: Likelihood, seed: int) -> Target:
         return table_target(
-            schema.outcome, schema.inputs, schema.outputs, hidden=HIDDEN, likelihood=likelihood, seed=seed
+            schema.outcome, schema.inputs, schema.outputs, hidden=self.hidden, likelihood=likelihood, seed=seed
         )
+
+
+def _calibrated_losses(schema: Schema, fitted: Fitted, rows: TablePart) -> NDArray[np.float64]:
+    """Log-losses in the units that are learned, after calibration on the same rows: one number, alike for all fits."""
+    kind, said = kind_of(schema), predict_encoded(fitted, rows.encoded)
+    rule, y = kind.calibration(), kind.model_targets(schema, rows.y)
+    if rule is not None:
+        with (
+            warnings.catch_warnings(),
+            contextlib.suppress(DataError),
+        ):  # what there is to say, the fit that is kept says
+            warnings.simplefilter("ignore", TemperanceWarning)
+            said = rule.fit(said, y)(said)
+    return -flat(said.log_prob(y))
 
 
 def _steps_of(path: Path | None) -> int | None:

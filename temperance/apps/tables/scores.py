@@ -14,6 +14,7 @@ from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.kinds import kind_of, standard_error
 from temperance.apps.tables.reading import TableFile
 from temperance.apps.tables.run import TableRun
+from temperance.apps.tables.worth import Worth, worth_of
 from temperance.core.errors import DataError
 from temperance.core.outcomes import Outcome
 
@@ -40,7 +41,8 @@ class Evaluation:
     often the truth lies in the interval (or set) of level ``level``, ``size`` the mean width of the interval (number of
     classes in the set); ``share_deferred`` on how many rows a human is asked, ``error_rate_answered`` how many of the
     other answers are wrong, and ``rows_answered`` of how many. ``errors`` are standard errors of the scores that are
-    means over rows. ``classes`` has the same of each class, the rarest first.
+    means over rows; ``worth`` is the gain in log-loss over the baseline, row by row. ``classes`` has the same of each
+    class, the rarest first.
     """
 
     outcome: Outcome
@@ -57,21 +59,31 @@ class Evaluation:
     share_deferred: float
     error_rate_answered: float
     rows_answered: int
+    worth: Worth
     notices: list[str] = field(default_factory=list)
     classes: list[ClassScores] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what cannot be said (an error rate of no answers) is None."""
-        return {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in plain_fields(self).items()
-        }
+        made: dict[str, Any] = finite(plain_fields(self))
+        return made
 
 
 def plain_fields(value: Any) -> dict[str, Any]:
     """The fields of what was found, for JSON; the outcome by its name, under ``task`` as on the command line."""
     named = {"task" if key == "outcome" else key: entry for key, entry in asdict(value).items()}
     return named | {"task": value.outcome.name}
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value
 
 
 def evaluate_table(run: TableRun, table: TableFile) -> Evaluation:
@@ -124,7 +136,8 @@ def summary(run: TableRun, rows: dict[str, NDArray[np.float64]], notices: list[s
         kind.shown_tolerance(run.guard.tolerance), found, errors,
         kind.baseline_scores(run.baseline, rows["y"]), float(rows["covered"].mean()), float(rows["size"].mean()),
         float(rows["asked"].mean()), float(rows["wrong"][answered].mean()) if answered.any() else math.nan,
-        int(answered.sum()), notices, _each_class(run.schema.classes, rows),
+        int(answered.sum()), worth_of(kind, rows["log_loss"], kind.baseline_losses(run.baseline, rows["y"])), notices,
+        _each_class(run.schema.classes, rows),
     )  # fmt: skip
 
 

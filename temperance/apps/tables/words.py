@@ -7,8 +7,8 @@ import math
 from temperance.apps.tables.kinds import kind_of
 from temperance.apps.tables.run import TableRun
 from temperance.apps.tables.scores import Evaluation
+from temperance.apps.tables.worth import NOISE
 
-_NOISE = 2.0  # standard errors within which a difference says nothing
 _BEHIND = 0.1  # how far the coverage of a class may lie below the level before it is said
 _JUDGED = {"log_loss": "log-loss", "accuracy": "accuracy", "rmse": "root mean square"}
 
@@ -38,7 +38,7 @@ def _left_behind(found: Evaluation, per_class: bool) -> list[str]:
         own
         for own in found.classes
         if own.coverage < found.level - _BEHIND
-        and own.coverage + _NOISE * math.sqrt(found.level * (1 - found.level) / own.rows) < found.level
+        and own.coverage + NOISE * math.sqrt(found.level * (1 - found.level) / own.rows) < found.level
     ]
     if not low:
         return []
@@ -48,15 +48,20 @@ def _left_behind(found: Evaluation, per_class: bool) -> list[str]:
 
 
 def beside_the_baseline(found: Evaluation) -> list[str]:
-    """Where the model is no better than an answer that never looks at the columns: by any of the log-loss, the accuracy
-    and the root mean square, unless the gain is more than twice its standard error."""
+    """Where the model is no better than an answer that never looks at the columns: by the log-loss, compared row by row
+    (:class:`~temperance.apps.tables.worth.Worth`), or by the accuracy or the root mean square, unless the gain is more
+    than twice its standard error."""
     hardly, judged = [], [name for name in _JUDGED if name in found.scores]
     for name in judged:
         own, other = found.scores[name], found.baseline[name]
         gain, error = (own - other if name == "accuracy" else other - own), found.errors.get(name, 0.0)
-        if not gain > _NOISE * (error if math.isfinite(error) else 0.0):
+        clear = gain > NOISE * (error if math.isfinite(error) else 0.0)
+        shown = f"{own:.4g} against {other:.4g}"
+        if name == "log_loss":
+            clear, shown = found.worth.clear, f"{shown}, a gain of {gain:.2g} ± {found.worth.error:.2g}"
+        if not clear:
             by = "hardly better" if gain > 0 else "no better"
-            hardly.append(f"{by} by {_JUDGED[name]} ({own:.4g} against {other:.4g})")
+            hardly.append(f"{by} by {_JUDGED[name]} ({shown})")
     if not hardly:
         return []
     end = ": the columns tell nothing of the target that was learned." if len(hardly) == len(judged) else "."

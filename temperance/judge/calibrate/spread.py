@@ -20,7 +20,6 @@ from temperance.judge.calibrate.base import (
     CalibrationRule,
     Calibrator,
     check_value_predictive,
-    mean_log_loss,
     search,
 )
 from temperance.predict import Predictive, ValuePredictive
@@ -67,8 +66,10 @@ class VarianceScale(CalibrationRule):
     residual. Noise and what θ leaves open grow alike; the mean stays, and so does the mutual information.
 
     With ``trim`` the share of rows with the largest standardised residuals z = (y − m) / std is left out (one row at
-    least), and s² is the mean of the other z², divided by what that is of Gaussian ones: a few rows far off, which one
-    factor cannot describe, do not make all intervals wide.
+    least): s minimises the log-loss of the others, and s² is divided by what their mean z² would be of Gaussian ones. A
+    few rows far off, which one factor cannot describe, do not make all intervals wide. (For Gaussian predictives that
+    is the mean z² of the others; a mixture of four networks that know and one that does not has a spread that says
+    nothing of how sharp it is, so its residuals alone would give the wrong s.)
 
     >>> import temperance as tp
     >>> from temperance.predict.calibrated import from_outputs
@@ -93,15 +94,22 @@ class VarianceScale(CalibrationRule):
         mean = known.mean()
         width, device = mean.shape[-1], mean.device
 
-        def loss(log_scale: Any) -> float:
+        def losses(log_scale: Any) -> Tensor:
             factor = torch.as_tensor(log_scale, dtype=torch.float64, device=device).exp().reshape(-1)
             inner = mean.double() + (target.double() - mean.double()) / factor
-            return mean_log_loss(known, inner) + float(factor.log().expand(width).sum())
+            return factor.log().expand(width).sum() - known.log_prob(inner).detach().double()
+
+        def loss(log_scale: Any) -> float:
+            return float(losses(log_scale).mean())
 
         if self.trim > 0:
             z = ((target.double() - mean.double()) / known.std().double()).abs()
-            columns = z if self.per_output else z.reshape(-1, 1)
-            logs = np.log([_trimmed_scale(column, self.trim) for column in columns.T.cpu().numpy()])
+            if self.per_output and width > 1:  # no predictive tells the density of one output by itself
+                logs = np.log([_trimmed_scale(column, self.trim) for column in z.T.cpu().numpy()])
+            else:
+                kept, usual = _kept(z, self.trim)
+                at, _ = search(lambda log_scale: float(losses(log_scale)[kept].mean()))
+                logs = np.array([at - 0.5 * math.log(usual)])
             logs = np.clip(logs, -LIMIT, LIMIT)
             scale = torch.tensor(np.exp(logs), dtype=torch.float64, device=device)
             return SpreadCalibrator(scale, len(target), loss(0.0), loss(logs))
@@ -115,6 +123,15 @@ class VarianceScale(CalibrationRule):
                 found, after = result.x, float(result.fun)
         scale = torch.tensor(np.exp(found), dtype=torch.float64, device=device)
         return SpreadCalibrator(scale, len(target), before, after)
+
+
+def _kept(z: Tensor, share: float) -> tuple[Tensor, float]:
+    """The rows (N × D) without those that are furthest off, and what the mean z² of these is of Gaussian ones."""
+    size = len(z)
+    cut = min(size - 1, max(1, math.ceil(share * size)))
+    kept, width = 1 - cut / size, z.shape[-1]
+    edge = scipy.stats.chi2.ppf(kept, width)
+    return z.square().sum(-1).argsort(stable=True)[: size - cut], float(scipy.stats.chi2.cdf(edge, width + 2) / kept)
 
 
 def _trimmed_scale(z: np.ndarray, share: float) -> float:

@@ -6,11 +6,12 @@
 ``weights`` and ``predictions`` whether its chains agree, in weights and in functions; ``gradient_noise`` what
 minibatches add; ``prior_predictive`` what the prior believes before any data; ``product_matrix`` and
 ``local_products`` what independent weights become when layers are multiplied; ``loss_along`` what lies between two
-modes.
+modes; ``dead_units`` whether training has left units, or a whole network, that answer nothing.
 """
 
 from temperance.judge.diagnose.checks import Finding
 from temperance.judge.diagnose.convergence import Convergence, predictions, weights
+from temperance.judge.diagnose.dead import DeadUnits, dead_units
 from temperance.judge.diagnose.loss_along import PathLoss, loss_along
 from temperance.judge.diagnose.mixing import autocorrelation, bulk_ess, ess, mcse, rhat, tail_ess
 from temperance.judge.diagnose.noise import GradientNoise, gradient_noise, tail_index
@@ -28,6 +29,7 @@ from temperance.judge.diagnose.virial import configurational_of, curvature_tempe
 
 __all__ = [
     "Convergence",
+    "DeadUnits",
     "Finding",
     "GradientNoise",
     "PathLoss",
@@ -40,6 +42,7 @@ __all__ = [
     "configurational",
     "configurational_of",
     "curvature_temperature",
+    "dead_units",
     "ess",
     "gradient_noise",
     "kinetic",

@@ -268,3 +268,26 @@ def test_the_search_finds_the_lowest_of_two_valleys():
     at, value = search(lambda t: min((t - 2) ** 2, (t + 3) ** 2 - 0.5))
     assert at == pytest.approx(-3, abs=1e-4)
     assert value == pytest.approx(-0.5, abs=1e-8)
+
+
+def test_trimmed_scales_are_those_of_the_density_and_not_of_its_spread() -> None:
+    """Four members that know and one that does not: their common spread says nothing of how sharp they are."""
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.randn(2000, 1, generator=rng)
+    y = truth + 0.1 * torch.randn(2000, 1, generator=rng)
+    sharp, lost = torch.cat([truth, torch.full_like(truth, math.log(0.1))], 1), torch.zeros(2000, 2)
+    mixture = from_outputs(torch.stack([sharp] * 4 + [lost]), tp.HeteroscedasticNormal())
+    by_spread = float((((y - mixture.mean()) / mixture.std()).square().mean()).sqrt())
+    assert by_spread < 0.7  # the broken twin: residuals are small beside the spread of the one that does not know
+    found = VarianceScale(trim=0.02).fit(mixture, y)
+    assert found.after <= found.before + 0.02
+    untrimmed = VarianceScale().fit(mixture, y)
+    assert float(found.scale) == pytest.approx(float(untrimmed.scale), rel=0.1)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_trimmed_scales_of_gaussian_predictives_are_unbiased(width: int) -> None:
+    y = 3 * torch.randn(4000, width, generator=torch.Generator().manual_seed(0))
+    base = from_outputs(torch.zeros(4000, width), tp.Normal(scale=1.0))
+    for share in (0.02, 0.2):
+        assert float(VarianceScale(trim=share).fit(base, y).scale) == pytest.approx(3.0, rel=0.04)

@@ -40,6 +40,8 @@ class TableKind(ABC):
     """What the model itself says, without conformal rules."""
     entry: ClassVar[str]
     """What a cell of the target holds."""
+    plain_answer: ClassVar[str]
+    """What the baseline answers."""
     keeps_words: ClassVar[bool] = False
     """Whether words such as None and NA can be values."""
     paired: ClassVar[tuple[str, ...]]
@@ -156,6 +158,15 @@ class TableKind(ABC):
     @abstractmethod
     def baseline_scores(self, baseline: Numbers, y: Numbers) -> dict[str, float]:
         """All scores of the baseline."""
+
+    @abstractmethod
+    def baseline_losses(self, baseline: Numbers, y: Numbers) -> Numbers:
+        """The baseline's log-loss on each row."""
+
+    def least_gain(self, loss: float) -> float:
+        """Nats a row by which a model must be better than a baseline of this log-loss to have learned something: of
+        numbers, 0.005 is one hundredth of their variance explained."""
+        return 0.005
 
     def shown_tolerance(self, tolerance: float) -> float | None:
         """The tolerance, where it means anything."""

@@ -34,6 +34,7 @@ class ClassKind(TableKind):
 
     likelihoods = (Categorical(),)
     promised, own_words, entry = "sets", "probabilities", "value"
+    plain_answer = "the base rate, the share of each class"
     paired = ("log_loss", "accuracy", "brier")
     keeps_words = True
 
@@ -167,6 +168,15 @@ class ClassKind(TableKind):
             "brier": scores.brier(probs, label),
             "ece": round(scores.ece(probs, label, resamples=1).value, 12),
         }
+
+    def baseline_losses(self, baseline: Numbers, y: Numbers) -> Numbers:
+        """By the training share of each row's class."""
+        found: Numbers = -np.log(baseline[y.astype(np.int64)])
+        return found
+
+    def least_gain(self, loss: float) -> float:
+        """One hundredth of the baseline's, for of rare classes there are few nats to gain."""
+        return 0.01 * loss
 
     def sentences(self, found: Evaluation, level: float) -> list[str]:
         """See :class:`TableKind`."""

@@ -33,12 +33,14 @@ _SKEWED = 0.75  # without its outermost hundredths an exponential distribution h
 _BEYOND = 10.0
 _TRIM = 0.02
 _BASELINE_SEED, _BASELINE_DRAWS = 0, 2000
+_LEAST_RATE = 1e-6
 
 
 class QuantityKind(TableKind):
     """What real numbers and counts share: means, spreads and intervals."""
 
     promised, own_words, entry = "intervals", "intervals", "number"
+    plain_answer = "the mean and the spread of all rows"
     paired = ("log_loss", "crps")
 
     def read(
@@ -172,12 +174,17 @@ class RealKind(QuantityKind):
         """A factor on the spread, on which a few rows far off have no say."""
         return VarianceScale(trim=_TRIM)
 
+    def baseline_losses(self, baseline: Numbers, y: Numbers) -> Numbers:
+        """Of a Gaussian."""
+        found: Numbers = -scipy.stats.norm.logpdf(y, float(baseline[0]), float(baseline[1]))
+        return found
+
     def baseline_scores(self, baseline: Numbers, y: Numbers) -> dict[str, float]:
         """Of a Gaussian."""
         mean, spread = float(baseline[0]), float(baseline[1])
         centre, wide = np.full(len(y), mean), np.full(len(y), spread)
         return {
-            "log_loss": float(-scipy.stats.norm.logpdf(y, mean, spread).mean()),
+            "log_loss": float(self.baseline_losses(baseline, y).mean()),
             "rmse": scores.rmse(centre, y),
             "crps": scores.gaussian_crps(centre, wide, y),
         }
@@ -205,16 +212,21 @@ class CountKind(QuantityKind):
         """One column of the numbers themselves."""
         return torch.from_numpy(y.astype(np.float32)[:, None])
 
+    def baseline_losses(self, baseline: Numbers, y: Numbers) -> Numbers:
+        """Of a Poisson distribution."""
+        found: Numbers = -scipy.stats.poisson.logpmf(y, max(float(baseline[0]), _LEAST_RATE))
+        return found
+
     def baseline_scores(self, baseline: Numbers, y: Numbers) -> dict[str, float]:
         """Of a Poisson distribution."""
         mean = float(baseline[0])
-        rate, most = max(mean, 1e-6), _BASELINE_DRAWS
+        rate, most = max(mean, _LEAST_RATE), _BASELINE_DRAWS
         draws = np.sort(np.random.default_rng(_BASELINE_SEED).poisson(rate, most).astype(np.float64))
         spread = float(((2.0 * np.arange(1, most + 1) - (most + 1)) * draws).sum() / (most * (most - 1)))
         values, counts = np.unique(y, return_counts=True)
         crps = sum(np.abs(draws - v).mean() * n for v, n in zip(values, counts, strict=True)) / len(y) - spread
         return {
-            "log_loss": float(-scipy.stats.poisson.logpmf(y, rate).mean()),
+            "log_loss": float(self.baseline_losses(baseline, y).mean()),
             "rmse": scores.rmse(np.full(len(y), mean), y),
             "crps": float(crps),
         }
