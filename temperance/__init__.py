@@ -42,8 +42,11 @@ if _TYPE_CHECKING:
     from temperance.model.priors import (
         FanIn,
         GaussianPrior,
+        HalfCauchy,
+        InverseGamma,
         LaplacePrior,
         Learned,
+        LogNormal,
         MixturePrior,
         PerLayer,
         Prior,
@@ -68,11 +71,14 @@ if _TYPE_CHECKING:
         "FanIn",
         "Fitted",
         "GaussianPrior",
+        "HalfCauchy",
         "HeteroscedasticNormal",
+        "InverseGamma",
         "LaplacePrior",
         "Layout",
         "Learned",
         "Likelihood",
+        "LogNormal",
         "MixturePrior",
         "NegativeBinomial",
         "NoisyDirichlet",
@@ -120,7 +126,10 @@ _LIKELIHOODS = (
     *("NegativeBinomial", "NoisyDirichlet", "NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
     "ZeroInflated",
 )
-_PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
+_PRIORS = (
+    *("FanIn", "GaussianPrior", "HalfCauchy", "InverseGamma", "LaplacePrior", "Learned", "LogNormal", "MixturePrior"),
+    *("PerLayer", "Prior", "StudentTPrior"),
+)
 _PUBLIC = {
     **dict.fromkeys(_LIKELIHOODS, "model.likelihoods"),
     **dict.fromkeys(_PRIORS, "model.priors"),
