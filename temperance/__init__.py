@@ -39,6 +39,7 @@ if _TYPE_CHECKING:
         StudentT,
         ZeroInflated,
     )
+    from temperance.model.non_centred import NonCentred
     from temperance.model.priors import (
         FanIn,
         GaussianPrior,
@@ -83,6 +84,7 @@ if _TYPE_CHECKING:
         "NegativeBinomial",
         "NoisyDirichlet",
         "NoisyLabels",
+        "NonCentred",
         "Normal",
         "PerLayer",
         "PerPosition",
@@ -136,6 +138,7 @@ _PUBLIC = {
     **dict.fromkeys(("Layout", "biases", "last_layer"), "model.theta"),
     **{room: f"{room}." for room in ("data", "decide", "inference", "linalg", "nn", "posteriors", "testing")},
     "Fitted": "run.fitted",
+    "NonCentred": "model.non_centred",
     "Target": "model.target",
     "calibrate": "judge.calibrate.",
     "diagnose": "judge.diagnose.",
