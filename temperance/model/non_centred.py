@@ -29,8 +29,8 @@ class NonCentred(nn.Module):
     not lie where the scales vanish, because the density of z knows nothing of the scale.
 
     The network starts where it was: at v = 0, with its own weights. Parameters are ``v`` and, after ``network.``, those
-    of the weights' names; frozen ones, buffers and dropout stay as they are. At a temperature T other than one the two forms
-    are different problems, as any change of coordinates makes them: here z and v are N(0, T) before data.
+    of the weights' names; frozen ones, buffers and dropout stay as they are. At a temperature T other than one the two
+    forms are different problems, as any change of coordinates makes them: here z and v are N(0, T) before data.
 
     Args:
         network: any ``nn.Module``; it is copied, frozen parameters are shared.

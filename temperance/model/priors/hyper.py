@@ -79,6 +79,9 @@ class HalfCauchy(HyperPrior):
 
         p(u) = 1 / (π cosh x),     u = log γ + log tan(½ π Φ(v)).
 
+    With :class:`Learned` and a temperature below 1 − 1/n, n the weights of a group, there is no posterior: the
+    tempered density of vanishing scales has no finite sum. With :class:`~temperance.NonCentred` there is one.
+
     >>> round(HalfCauchy(scale=2.0).median, 6) == round(math.log(2.0), 6)
     True
     """

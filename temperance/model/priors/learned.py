@@ -127,6 +127,20 @@ class ScaledDensity(Density):
         u = self.hyper.sample((*shape[:-1], self.size), rng).to(standard)
         return torch.cat([self.mean + (standard - self.mean) * torch.exp(u[..., self.group]), u], dim=-1)
 
+    def scales_given_weights(self, theta: Tensor, temperature: float) -> tuple[Tensor, Tensor] | None:
+        """Of n Gaussian weights with S = Σ ((w − m) / scale)², p(w | u) h(u) ∝ s^{−n/2 − a} e^{−(S/2 + b)/s} in u, with
+        s = e^{2u}. To the power 1/T, and with du = ds / 2s, s is inverse gamma: shape (n/2 + a)/T, rate (S/2 + b)/T."""
+        own, gaussian = self.hyper.inverse_gamma, self.weights.gaussian
+        if own is None or gaussian is None:
+            return None
+        mean, scale = gaussian
+        squares = ((theta[..., : len(self.group)] - mean) / scale).double().square()
+        zeros = torch.zeros((*theta.shape[:-1], self.size), dtype=torch.float64, device=theta.device)
+        count = torch.bincount(self.group, minlength=self.size).double()
+        half = 0.5 * zeros.index_add(-1, self.group, squares)
+        shape = (0.5 * count + own[0]).expand(half.shape)
+        return shape / temperature, (half + own[1]) / temperature
+
     def to(self, device: torch.device, dtype: torch.dtype) -> ScaledDensity:
         """See :class:`Density`."""
         mean = self.mean.to(device=device, dtype=dtype) if isinstance(self.mean, Tensor) else self.mean

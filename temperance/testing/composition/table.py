@@ -50,6 +50,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "MCDropout": lambda m: tp.MCDropout(m),
     "Curve": lambda m: tp.Curve(m),
     "WarmStart": lambda m: tp.WarmStart(m, _POINT, steps=4),
+    "Gibbs": lambda m: tp.Gibbs(m),  # type: ignore[arg-type]
 }
 
 INNERS: dict[str, Inference[Any]] = {
@@ -93,6 +94,8 @@ INNERS: dict[str, Inference[Any]] = {
     "Collect of SGHMC": tp.Collect(_SGHMC),
     "Collect of HMC": tp.Collect(_HMC),
     "Collect of Warmup": tp.Collect(_WARM),
+    "Gibbs": tp.Gibbs(_HMC),
+    "Collect of Gibbs": tp.Collect(tp.Gibbs(_SGHMC)),
     "Collect of Cyclical": tp.Collect(tp.Cyclical(_SGHMC, cycle=3)),
     "WarmStart of Collect": tp.WarmStart(tp.Collect(_SGHMC), _POINT, steps=4),
     "SVGD": tp.SVGD(3, lr=0.05),
@@ -148,7 +151,9 @@ class Cell:
 
 
 def _problem(outer: str, inner: Inference[Any]) -> dict[str, Any]:
-    return {"dropout": True} if outer == "MCDropout" or "MCDropout" in classes_of(inner) else {}
+    inside = [outer, *classes_of(inner)]
+    wanted = {"dropout": "MCDropout", "conjugate_scales": "Gibbs"}  # what these two need of a problem
+    return {name: True for name, kind in wanted.items() if kind in inside}
 
 
 def grid() -> Iterator[Cell]:
