@@ -52,8 +52,8 @@ def test_the_law_of_a_scale_given_the_weights_is_that_of_the_energy(temperature)
         (tp.HMC(step_size=0.25, length=5), 1.0, 260, 3),
         (tp.HMC(step_size=0.18, length=5), 0.5, 260, 3),
         pytest.param(tp.GGMC(lr=0.1, momentum=0.8, length=3), 1.0, 260, 3, marks=pytest.mark.slow),
-        pytest.param(tp.Warmup(tp.NUTS(), 200), 1.0, 400, 3, marks=pytest.mark.slow),
-        pytest.param(tp.SGHMC(lr=0.03, momentum=0.9), 1.0, 1500, 10, marks=pytest.mark.slow),
+        (tp.Warmup(tp.NUTS(), 200), 1.0, 400, 3),
+        (tp.SGHMC(lr=0.03, momentum=0.9), 1.0, 1500, 10),
     ],
     ids=["HMC", "HMC, cold", "GGMC", "NUTS", "SGHMC"],
 )
