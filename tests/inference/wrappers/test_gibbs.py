@@ -59,7 +59,7 @@ def test_the_law_of_a_scale_given_the_weights_is_that_of_the_energy(temperature)
 )
 def test_the_posterior_of_weights_and_scales_is_the_exact_one(base, temperature, steps, every):
     """Mean and covariance of (w, u), against quadrature over both u. (It finds out a law of the scales without its
-    Jacobian. A base that kept energies of where it was before is off by too little for it: the next test finds that.)"""
+    Jacobian. A base that kept energies of where it was before is off by too little for it: the next test finds it.)"""
     target = centred(HYPER, temperature)
     chains = 8 if isinstance(base, tp.GGMC) else 60
     method = tp.Ensemble(tp.Collect(tp.Gibbs(base), burn=200 if steps == 400 else 80, every=every), chains)
