@@ -40,11 +40,15 @@ if _TYPE_CHECKING:
         StudentT,
         ZeroInflated,
     )
+    from temperance.model.non_centred import NonCentred
     from temperance.model.priors import (
         FanIn,
         GaussianPrior,
+        HalfCauchy,
+        InverseGamma,
         LaplacePrior,
         Learned,
+        LogNormal,
         MixturePrior,
         PerLayer,
         Prior,
@@ -69,15 +73,19 @@ if _TYPE_CHECKING:
         "FanIn",
         "Fitted",
         "GaussianPrior",
+        "HalfCauchy",
         "HeteroscedasticNormal",
+        "InverseGamma",
         "LaplacePrior",
         "Layout",
         "Learned",
         "Likelihood",
+        "LogNormal",
         "MixturePrior",
         "NegativeBinomial",
         "NoisyDirichlet",
         "NoisyLabels",
+        "NonCentred",
         "Normal",
         "PerLayer",
         "PerPosition",
@@ -122,7 +130,10 @@ _LIKELIHOODS = (
     *("NegativeBinomial", "NoisyDirichlet", "NoisyLabels", "Normal", "PerPosition", "Poisson", "StudentT"),
     "ZeroInflated",
 )
-_PRIORS = ("FanIn", "GaussianPrior", "LaplacePrior", "Learned", "MixturePrior", "PerLayer", "Prior", "StudentTPrior")
+_PRIORS = (
+    *("FanIn", "GaussianPrior", "HalfCauchy", "InverseGamma", "LaplacePrior", "Learned", "LogNormal", "MixturePrior"),
+    *("PerLayer", "Prior", "StudentTPrior"),
+)
 _PUBLIC = {
     **dict.fromkeys(_LIKELIHOODS, "model.likelihoods"),
     **dict.fromkeys(_PRIORS, "model.priors"),
@@ -130,6 +141,7 @@ _PUBLIC = {
     **{room: f"{room}." for room in ("data", "decide", "inference", "linalg", "nn", "posteriors", "testing")},
     "Fitted": "run.fitted",
     "auto": "apps.auto",
+    "NonCentred": "model.non_centred",
     "Target": "model.target",
     "calibrate": "judge.calibrate.",
     "diagnose": "judge.diagnose.",

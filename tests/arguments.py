@@ -126,11 +126,14 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "Collect": lambda: {"base": tp.SGLD()},
     "Cyclical": lambda: {"base": tp.SGLD()},
     "Ensemble": lambda: {"base": tp.MAP()},
+    "Gibbs": lambda: {"base": tp.SGLD()},
     "GivenBasis": lambda: {"matrix": torch.eye(4)[:, :2]},
+    "InverseGamma": lambda: {"shape": 2.0, "rate": 1.0},
     "LargestMagnitude": lambda: {"size": 3},
     "LargestVariance": lambda: {"size": 3},
     "Layout": lambda: {"entries": target().layout.entries},
     "MixturePrior": lambda: {"components": (tp.GaussianPrior(), tp.LaplacePrior())},
+    "NonCentred": lambda: {"network": network()},
     "On": lambda: {"subset": "2", "base": tp.MAP()},
     "CuratedLabels": lambda: {"labellers": 3},
     "PerPosition": lambda: {"each": tp.Categorical()},
@@ -232,7 +235,8 @@ MADE_BY_US = {
     "data.Batch", "data.DataSetEntry", "data.HMCReference", "data.Mushrooms", "data.Verification",
     "decide.ActiveLearning", "decide.Decision", "decide.Play", "decide.Selection", "decide.conformal.AdaptiveState",
     "diagnose.Convergence", "diagnose.Finding", "diagnose.GradientNoise", "diagnose.PathLoss",
-    "diagnose.PriorPredictive", "diagnose.ProductMoments", "diagnose.Temperatures", "diagnose.Verdict",
+    "diagnose.PriorOutputs", "diagnose.PriorPredictive",
+    "diagnose.ProductMoments", "diagnose.Temperatures", "diagnose.Verdict",
     "nn.Shortcut", "optim.LangevinOptimizer", "optim.NaturalOptimizer", "posteriors.Nodes", "posteriors.Stratum",
     "recipes.TableModel", "scores.Binning", "scores.BrierDecomposition", "scores.CalibrationError",
     "scores.ErrorDetection", "scores.HMCComparison", "scores.IntervalCoverage", "scores.ReliabilityCurve",
@@ -271,7 +275,7 @@ LEGAL: dict[str, str] = {
         "each of "
         "accept activation antithetic base basis batch_size batches bends betas block blocks channels components "
         "confidence count curvature curve cycle dense_limit depth draws dtype each embedding ends entries "
-        "estimator every factor factor_limit false_alarms family first hidden image_size in_channels in_features "
+        "estimator every factor factor_limit false_alarms family first hidden hyper image_size in_channels in_features "
         "index inner kernel kind kl labellers left length level likelihood limit lstm matrix max_depth method network "
         "num_arms num_data num_outputs operator optimizer out_features params particles places points pool prior "
         "prior_precision priors rank read_every right risk rule samples share sharing shortcut size sizes space "
@@ -329,12 +333,13 @@ LEGAL_OF_ONE: dict[str, str] = {
     ),
     "0": "calibrate.VarianceScale.trim Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
     "1.5": (
-        "ContaminatedNormal.factor FanIn.bias RandomBasis.scale decide.NeuralLinear.precision "
+        "ContaminatedNormal.factor FanIn.bias HalfCauchy.scale NonCentred.scale RandomBasis.scale "
+        "decide.NeuralLinear.precision "
         "decide.NormalInverseGamma.precision"
     ),
     "None": (
         "Collect.every FunctionalLaplace.base FunctionalLaplace.size GGMC.batch_size HMC.length HMC.mass "
-        "Laplace.base MCDropout.base MCLMC.mass NUTS.mass RandomBasis.base SWAG.every Tune.every "
+        "Laplace.base MCDropout.base MCLMC.mass NUTS.mass NonCentred.hyper RandomBasis.base SWAG.every Tune.every "
         "decide.EpsilonGreedy.batch_size decide.EpsilonGreedy.draws decide.NeuralLinear.batch_size "
         "decide.NeuralLinear.draws decide.ThompsonSampling.batch_size decide.ThompsonSampling.draws "
         "decide.conformal.AdaptiveConformal.window posteriors.LaplacePosterior.prior "

@@ -131,6 +131,7 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "diagnose.local_product": lambda: {"network": tp.nn.MLP(3, [4], 2), "x": X[0]},
     "diagnose.loss_along": lambda: {"run": curve(), "data": (X, Y), "points": 5},
     "diagnose.predictions": lambda: {"run": chain(), "x": X},
+    "diagnose.prior_outputs": lambda: {"target": target(), "x": X, "draws": 2},
     "diagnose.prior_predictive": lambda: {"target": target(), "x": X, "draws": 2},
     "diagnose.relu_variance_growth": lambda: {"prior": tp.GaussianPrior(), "network": [3, 4, 2]},
     "diagnose.sampling": lambda: {"run": chain()},
@@ -230,7 +231,8 @@ LEGAL_OF_FUNCTIONS: dict[str, str] = {
         "diagnose.curvature_temperature.max_draws diagnose.curvature_temperature.batch_size "
         "diagnose.gradient_noise.batch_size diagnose.gradient_noise.batches diagnose.kinetic.level "
         "diagnose.kinetic_interval.size diagnose.kinetic_interval.level diagnose.loss_along.points "
-        "diagnose.predictions.max_quantities diagnose.predictions.batch_size diagnose.prior_predictive.draws "
+        "diagnose.predictions.max_quantities diagnose.predictions.batch_size diagnose.prior_outputs.draws "
+        "diagnose.prior_predictive.draws "
         "diagnose.weights.max_parameters fit.steps inference.ladder.count load.path "
         "nn.ResNet20.in_channels nn.ResNet20.out_features nn.group_norm.groups optim.weight_decay_of.num_data "
         "decide.bayes_action.samples plot.covariance.max_parameters plot.coverage.level plot.predicted_observed.level "
@@ -251,7 +253,8 @@ LEGAL_OF_FUNCTIONS: dict[str, str] = {
         "decide.acquire.joint_information.seed decide.acquire.random.seed decide.clopper_pearson.errors "
         "decide.clopper_pearson.rows decide.conformal.conformal_rank.n decide.learn_actively.rounds "
         "decide.learn_actively.seed decide.thompson.seed diagnose.configurational.after "
-        "diagnose.gradient_noise.seed diagnose.kinetic.after diagnose.prior_predictive.seed fit.seed "
+        "diagnose.gradient_noise.seed diagnose.kinetic.after diagnose.prior_outputs.seed "
+        "diagnose.prior_predictive.seed fit.seed "
         "plot.predicted_observed.seed decide.acquire.choose.seed decide.bayes_action.seed "
         "plot.predicted_observed.output plot.regression_band.output recipes.table_target.seed sample.warmup "
         "sample.seed scores.ece.seed scores.mce.seed"

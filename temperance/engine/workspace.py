@@ -63,7 +63,7 @@ def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Ten
     device = next(network.parameters()).device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
         torch.manual_seed(seed)
-        fresh = _reinitialised(network)
+        fresh = reinitialised(network)
     given, found = dict(network.named_parameters()), dict(fresh.named_parameters())
     names = [e.name for e in layout.network_entries]
     kept = [name for name in names if bool(found[name].isnan().any())]
@@ -81,7 +81,7 @@ def fresh_values(network: nn.Module, layout: Layout, seed: int) -> dict[str, Ten
     return {name: (given if name in kept else found)[name].detach() for name in names}
 
 
-def _reinitialised(network: nn.Module) -> nn.Module:
+def reinitialised(network: nn.Module) -> nn.Module:
     """A copy in which every module that knows how has reset itself: parts before the whole, which has the last word.
     What nobody has reset is NaN."""
     made = copy.deepcopy(network)

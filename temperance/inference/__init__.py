@@ -49,6 +49,7 @@ from temperance.inference.wrappers.collect import Collect
 from temperance.inference.wrappers.curve import Curve
 from temperance.inference.wrappers.cyclical import Cyclical
 from temperance.inference.wrappers.ensemble import Ensemble
+from temperance.inference.wrappers.gibbs import Gibbs
 from temperance.inference.wrappers.on import On
 from temperance.inference.wrappers.refit import Refit
 from temperance.inference.wrappers.subspace import Subspace
@@ -90,6 +91,7 @@ __all__ = [
     "Facts",
     "FullRank",
     "FunctionalLaplace",
+    "Gibbs",
     "GivenBasis",
     "HamiltonianSampler",
     "Inference",

@@ -16,10 +16,12 @@ from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
 from temperance.core.progress import say
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.data.data import Data
+from temperance.engine.energy import OwnEnergies
 from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference
 from temperance.inference.choice import Choice, Chosen
-from temperance.model.target import Target
+from temperance.model.target import Target, first_rows
+from temperance.predict.prior_outputs import absurdity
 from temperance.run import store
 from temperance.run.fitted import Fitted
 from temperance.run.loop import Loop
@@ -132,6 +134,7 @@ def fit(
         if loop.finished is not None:
             loop.finished.data, loop.finished.held_out = loop.given
             return loop.finished
+        _warn_of_absurd_prior(engine, prepared, seed)
         status = loop.run(progress)
         return loop.finish(status, throw)
 
@@ -158,6 +161,15 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
             stacklevel=3,
         )
     return data, held
+
+
+def _warn_of_absurd_prior(engine: Engine, data: Data, seed: int) -> None:
+    """Inputs that nobody standardised, a scale of 100: told before the run, for the run may look well."""
+    if isinstance(engine.network, OwnEnergies):  # a density has no outputs
+        return
+    told = absurdity(engine, first_rows(data, 16).x, seed)
+    if told is not None:
+        warnings.warn(told, TemperanceWarning, stacklevel=3)
 
 
 def _after_training(target: Target, start: nn.Module | None, data: Data, tell: bool) -> Target:

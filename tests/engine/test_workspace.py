@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_no
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError, TemperanceWarning
 from temperance.engine.engine import Engine
-from temperance.engine.workspace import _reinitialised
+from temperance.engine.workspace import reinitialised
 from temperance.predict import predict
 from tests.small import X, Y, real
 
@@ -112,7 +112,7 @@ def test_parametrised_weights_start_afresh(make):
         torch.manual_seed(0)
         wanted = nn.Linear(3, 5, bias=False).weight
         torch.manual_seed(0)
-        assert torch.allclose(_reinitialised(network)[0].weight, wanted)
+        assert torch.allclose(reinitialised(network)[0].weight, wanted)
 
 
 def test_a_parametrisation_that_keeps_its_start_in_a_buffer_is_warned_about():

@@ -50,7 +50,7 @@ def exact_moments(spread: float, median: float, temperature: float = 1.0) -> tup
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_the_posterior_of_weights_and_scale_is_the_exact_one(temperature):
     """By NUTS, mean and covariance, weights and scale together, against quadrature."""
-    target = linear(tp.GaussianPrior(tp.Learned(0.7, spread=0.8, each="network")), temperature)
+    target = linear(tp.GaussianPrior(tp.Learned(0.7, tp.LogNormal(0.8), each="network")), temperature)
     method = tp.Ensemble(tp.Collect(tp.Warmup(tp.NUTS(), 300), every=2, last=1000), 4)
     fitted = tp.fit(target, method, (X, Y), steps=2300, progress=False)
     draws = torch.cat([c.theta for c in fitted.posterior.components])
@@ -63,9 +63,9 @@ def test_the_density_is_a_density_and_its_gradient_is_right():
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
     median = tp.FanIn(gain=1.3, bias=0.4)
     for prior in (
-        tp.GaussianPrior(tp.Learned(median, 0.5), mean=0.3),
-        tp.StudentTPrior(df=5.0, scale=tp.Learned(0.7, 0.6, "tensor")),
-        tp.LaplacePrior(tp.Learned(0.7, 0.6, "network")),
+        tp.GaussianPrior(tp.Learned(median, tp.LogNormal(0.5)), mean=0.3),
+        tp.StudentTPrior(df=5.0, scale=tp.Learned(0.7, tp.LogNormal(0.6), "tensor")),
+        tp.LaplacePrior(tp.Learned(0.7, tp.LogNormal(0.6), "network")),
     ):
         assert tp.testing.check_prior(prior, network).passed
 
@@ -91,7 +91,7 @@ def test_groups_are_the_network_its_layers_or_its_tensors():
 def test_a_part_of_the_network_has_the_scales_of_its_own_weights():
     """On(s, M) is M on Target(subset=s): the same density over the part, learned scales included."""
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)).double()
-    prior = tp.GaussianPrior(tp.Learned(tp.FanIn(1.5, 0.3), 0.7, "network"))
+    prior = tp.GaussianPrior(tp.Learned(tp.FanIn(1.5, 0.3), tp.LogNormal(0.7), "network"))
     whole = tp.Target(network, tp.Normal(scale=0.5), prior)
     part = tp.Target(network, tp.Normal(scale=0.5), prior, subset="2")
     smaller = whole.restrict(whole.names("2"), whole.initial_theta())
@@ -111,7 +111,7 @@ def test_a_part_of_the_network_has_the_scales_of_its_own_weights():
 def test_a_part_of_the_network_has_the_means_of_its_own_weights():
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)).double()
     mean = torch.linspace(-1, 1, 14, dtype=torch.float64)
-    scale = tp.Learned(0.7, 0.8, "network")
+    scale = tp.Learned(0.7, tp.LogNormal(0.8), "network")
     whole = tp.Target(network, tp.Normal(scale=0.5), tp.GaussianPrior(scale, mean=mean))
     part = tp.Target(network, tp.Normal(scale=0.5), tp.GaussianPrior(scale, mean=mean[8:]), subset="2")
     smaller = whole.restrict(whole.names("2"), whole.initial_theta())
@@ -200,7 +200,7 @@ def test_another_prior_changes_what_is_in_theta():
     [
         (lambda: tp.Learned(0.0), "`scale`"),
         (lambda: tp.Learned(tp.Learned()), "another Learned"),
-        (lambda: tp.Learned(spread=-1.0), "`spread`"),
+        (lambda: tp.Learned(hyper=1.0), "`hyper`"),
         (lambda: tp.Learned(each="weight"), "`each` must be 'network', "),
         (lambda: linear(tp.PerLayer({"weight": tp.GaussianPrior(tp.Learned())})), "given scales"),
         (lambda: linear(tp.MixturePrior((tp.GaussianPrior(tp.Learned()), tp.GaussianPrior(1.0)))), "given scales"),

@@ -144,6 +144,10 @@ class TransitionKernel(HamiltonianSampler):
         """See :class:`Sampler`."""
         return state.chain
 
+    def moved_by_others(self, state: HamiltonianState) -> None:
+        """See :class:`Sampler`."""
+        state.ready = False
+
     def facts(self) -> Facts:
         """Exact at any step; θ, gradient, noise and variances between transitions."""
         cost = Cost(self.gradients(), 4)

@@ -116,6 +116,10 @@ class GGMC(Sampler):
         """See :class:`Sampler`."""
         return state.chain
 
+    def moved_by_others(self, state: GGMCState) -> None:
+        """See :class:`Sampler`."""
+        state.energy, state.has_gradient = None, False
+
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> GGMCState:
         """See :class:`Inference`."""
         (rng,) = rngs

@@ -125,6 +125,10 @@ class Sampler(Inference[Any]):
     def chain(self, state: Any) -> ChainState:
         """The chain inside the state."""
 
+    def moved_by_others(self, state: Any) -> None:
+        """Someone else has moved θ: forget energies and slopes of where it was. Nothing to do for samplers that take
+        the gradient at the beginning of each step."""
+
     def at_end(self, state: Any) -> bool | None:
         """Whether a cycle has just ended; ``None`` for a sampler that has no cycles."""
         return None
@@ -142,6 +146,10 @@ class SamplerWrapper(Wrapper, Sampler):
     def chain(self, state: Any) -> ChainState:
         """The base's."""
         return self.base.chain(state.base)
+
+    def moved_by_others(self, state: Any) -> None:
+        """The base's."""
+        self.base.moved_by_others(state.base)
 
     def at_end(self, state: Any) -> bool | None:
         """The base's."""

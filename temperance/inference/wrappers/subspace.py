@@ -176,6 +176,8 @@ class Subspace(Wrapper):
         """See :class:`Inference`. The start is where the first part starts; without one, it is the centre."""
         (rng,) = rngs
         refuse_moving_buffers(engine, "Subspace")
+        pair = f"Subspace({type(self.base).__name__})"
+        engine.target.refuse_learned_scales(pair, "its coordinates mix weights of different scales")
         self.basis.check(engine)
         seed, trainer = spawn(rng), self.basis.trainer()
         start = engine.target.initial_theta() if trainer is not None else starts.one(engine)

@@ -228,6 +228,8 @@ class WarmStart(Wrapper):
 
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> WarmStartState:
         """See :class:`Inference`. The start that was given is the optimiser's."""
+        pair = f"WarmStart({type(self.base).__name__})"
+        engine.target.refuse_learned_scales(pair, "the optimiser that comes first looks for a mode, where they vanish")
         seeds = [spawn(rng) for rng in rngs]
         rows = torch.Generator()
         rows.manual_seed(spawn(rngs[0]))

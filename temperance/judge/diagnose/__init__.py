@@ -4,9 +4,9 @@
 
 ``kinetic``, ``configurational``, ``configurational_of`` and ``curvature_temperature`` measure how hot a sampler is;
 ``weights`` and ``predictions`` whether its chains agree, in weights and in functions; ``gradient_noise`` what
-minibatches add; ``prior_predictive`` what the prior believes before any data; ``product_matrix`` and
-``local_products`` what independent weights become when layers are multiplied; ``loss_along`` what lies between two
-modes; ``dead_units`` whether training has left units, or a whole network, that answer nothing.
+minibatches add; ``prior_predictive`` and ``prior_outputs`` what the prior believes before any data;
+``product_matrix`` and ``local_products`` what independent weights become when layers are multiplied; ``loss_along``
+what lies between two modes; ``dead_units`` whether training has left units, or a whole network, that answer nothing.
 """
 
 from temperance.judge.diagnose.checks import Finding
@@ -26,6 +26,7 @@ from temperance.judge.diagnose.product import (
 from temperance.judge.diagnose.temperature import Temperatures, configurational, kinetic, kinetic_interval
 from temperance.judge.diagnose.verdict import Verdict, sampling
 from temperance.judge.diagnose.virial import configurational_of, curvature_temperature
+from temperance.predict.prior_outputs import PriorOutputs, prior_outputs
 
 __all__ = [
     "Convergence",
@@ -33,6 +34,7 @@ __all__ = [
     "Finding",
     "GradientNoise",
     "PathLoss",
+    "PriorOutputs",
     "PriorPredictive",
     "ProductMoments",
     "Temperatures",
@@ -53,6 +55,7 @@ __all__ = [
     "matrix_normal_as_product",
     "mcse",
     "predictions",
+    "prior_outputs",
     "prior_predictive",
     "product_matrix",
     "relu_variance_growth",

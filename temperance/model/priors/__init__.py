@@ -2,6 +2,7 @@
 
 from temperance.model.priors.base import BoundPrior, Density, FanIn, Prior
 from temperance.model.priors.composed import MixturePrior, PerLayer
+from temperance.model.priors.hyper import HalfCauchy, HyperPrior, InverseGamma, LogNormal
 from temperance.model.priors.learned import Learned
 from temperance.model.priors.location_scale import GaussianDensity, GaussianPrior, LaplacePrior, StudentTPrior
 
@@ -11,8 +12,12 @@ __all__ = [
     "FanIn",
     "GaussianDensity",
     "GaussianPrior",
+    "HalfCauchy",
+    "HyperPrior",
+    "InverseGamma",
     "LaplacePrior",
     "Learned",
+    "LogNormal",
     "MixturePrior",
     "PerLayer",
     "Prior",

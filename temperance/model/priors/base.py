@@ -119,6 +119,11 @@ class Density(ABC):
         """The density of some of its ``size`` numbers; itself where all are alike."""
         return self
 
+    def scales_given_weights(self, theta: Tensor, temperature: float) -> tuple[Tensor, Tensor] | None:
+        """For each learned scale e^u, shape and rate of the inverse gamma law that e^{2u} has given the weights in
+        ``theta`` (... × its numbers), where it has one; ``None`` where there is none or no scale is learned."""
+        return None
+
     def add_score(self, theta: Tensor, grad: Tensor, factor: float) -> None:
         """``grad += factor · score(θ)``, in place."""
         grad.add_(self.score(theta), alpha=factor)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_choice, check_positive
+from temperance.core.checks import check_choice, check_instance
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError
 from temperance.model.learned import LearnedParameter
 from temperance.model.priors.base import Density, FixedScale, check_scale
+from temperance.model.priors.hyper import HyperPrior, LogNormal
 from temperance.model.theta import Entry
 
 LOG_SCALES = "prior.log_scale"
@@ -26,17 +26,18 @@ Each = Literal["network", "layer", "tensor"]
 class Learned(Value):
     """A scale that the data choose: with one number u_g for each group g of weights,
 
-        u_g ~ N(0, ``spread``²),     θᵢ | u ~ p(θᵢ; mean, e^{u_g} · ``scale``ᵢ).
+        u_g ~ ``hyper``,     θᵢ | u ~ p(θᵢ; mean, e^{u_g} · ``scale``ᵢ).
 
-    The u are in θ beside the weights and are drawn, or averaged over, with them; e^{u} is log-normal about one, and
-    ``scale`` (a number, one for each layer, or ``FanIn``) is what the scales are in the middle.
+    The u are in θ beside the weights and are drawn, or averaged over, with them; ``hyper`` is the law of the factor e^u
+    on ``scale`` (a number, one for each layer, or ``FanIn``). Where data say little about a group, weights and scale
+    make a funnel, which samplers walk badly: :class:`~temperance.NonCentred` is the same model in coordinates without.
 
     Draws need no more than a gradient. The *mode* of weights and scales together is another matter: it lies where the
     scales vanish and the weights with them, so methods that look for a point refuse such a prior.
 
     Args:
-        scale: the median of the scales.
-        spread: the standard deviation of their logarithm.
+        scale: what the factors multiply; under ``LogNormal()`` the median of the scales.
+        hyper: ``LogNormal(spread)``, ``HalfCauchy(scale)`` or ``InverseGamma(shape, rate)``.
         each: what has a scale of its own: the whole network, each layer (module), or each tensor.
 
     >>> import temperance as tp
@@ -46,27 +47,36 @@ class Learned(Value):
     """
 
     scale: FixedScale = 1.0
-    spread: float = 1.0
+    hyper: HyperPrior = field(default_factory=LogNormal)
     each: Each = "layer"
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, Learned):
-            raise ArgumentError("`scale` must be the median of the scales; got another Learned. Write Learned(1.0).")
+            raise ArgumentError("`scale` must be a scale that is given; got another Learned. Write Learned(1.0).")
         check_scale(self.scale)
-        check_positive(self.spread, "spread")
+        check_instance(self.hyper, "hyper", HyperPrior, "a hyper-prior such as LogNormal(1.0)")
         check_choice(self.each, "each", get_args(Each))
 
     def groups(self, entries: Sequence[Entry]) -> list[int]:
         """The number of the group that each tensor belongs to."""
-        keys = [
-            "" if self.each == "network" else e.name if self.each == "tensor" else _module_of(e.name) for e in entries
-        ]
-        known = {key: k for k, key in enumerate(dict.fromkeys(keys))}
-        return [known[key] for key in keys]
+        return groups_of([e.name for e in entries], self.each)
 
     def parameters(self, entries: Sequence[Entry]) -> tuple[LearnedParameter, ...]:
         """The u, as a part of θ."""
-        return (LearnedParameter(LOG_SCALES, (max(self.groups(entries)) + 1,), 0.0, 0.0, self.spread),)
+        middle, above = self.hyper.of_normal(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+        size = max(self.groups(entries)) + 1
+        return (LearnedParameter(LOG_SCALES, (size,), middle, middle, above - middle),)
+
+
+def groups_of(names: Sequence[str], each: Each) -> list[int]:
+    """The number of the group that each tensor belongs to.
+
+    >>> groups_of(["0.weight", "0.bias", "2.weight"], "layer")
+    [0, 0, 1]
+    """
+    keys = ["" if each == "network" else name if each == "tensor" else _module_of(name) for name in names]
+    known = {key: k for k, key in enumerate(dict.fromkeys(keys))}
+    return [known[key] for key in keys]
 
 
 def _module_of(name: str) -> str:
@@ -78,13 +88,13 @@ def _module_of(name: str) -> str:
 class ScaledDensity(Density):
     """Weights and the logarithms of their scales together: n weights, then G numbers u.
 
-        log p(w, u) = Σᵢ [log f(wᵢ′) − u_g(i)] + Σ_g log N(u_g; 0, s²),     wᵢ′ = mᵢ + (wᵢ − mᵢ) e^{−u_g(i)},
+        log p(w, u) = Σᵢ [log f(wᵢ′) − u_g(i)] + Σ_g log h(u_g),     wᵢ′ = mᵢ + (wᵢ − mᵢ) e^{−u_g(i)},
 
-    f the density of the weights where all u are zero.
+    f the density of the weights where all u are zero, h that of the hyper-prior.
     """
 
-    def __init__(self, weights: Density, mean: float | Tensor, group: Tensor, size: int, spread: float) -> None:
-        self.weights, self.mean, self.group, self.size, self.spread = weights, mean, group, size, spread
+    def __init__(self, weights: Density, mean: float | Tensor, group: Tensor, size: int, hyper: HyperPrior) -> None:
+        self.weights, self.mean, self.group, self.size, self.hyper = weights, mean, group, size, hyper
 
     def _standard(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """w′, e^{−u} of each weight, and u."""
@@ -96,8 +106,7 @@ class ScaledDensity(Density):
     def log_density(self, theta: Tensor) -> Tensor:
         """Of each weight given its scale, then of each u."""
         w, _, u = self._standard(theta)
-        hyper = -0.5 * (u / self.spread).square() - math.log(self.spread) - 0.5 * math.log(2 * math.pi)
-        return torch.cat([self.weights.log_density(w) - u[..., self.group], hyper], dim=-1)
+        return torch.cat([self.weights.log_density(w) - u[..., self.group], self.hyper.log_density(u)], dim=-1)
 
     def score(self, theta: Tensor) -> Tensor:
         """The gradient of the sum: each u is pulled by all of its weights."""
@@ -105,7 +114,7 @@ class ScaledDensity(Density):
         slope = self.weights.score(w)
         pull = -(slope * (w - self.mean)) - 1.0
         by_group = torch.zeros_like(u).index_add_(-1, self.group, pull)
-        return torch.cat([slope * shrink, by_group - u / self.spread**2], dim=-1)
+        return torch.cat([slope * shrink, by_group + self.hyper.score(u)], dim=-1)
 
     def curvature(self, theta: Tensor) -> Tensor:
         """Not elementwise: weights and scales bend together."""
@@ -115,14 +124,27 @@ class ScaledDensity(Density):
         """u, then weights of these scales."""
         n = len(self.group)
         standard = self.weights.sample((*shape[:-1], n), rng)
-        drawn = torch.randn((*shape[:-1], self.size), generator=rng, device=rng.device, dtype=torch.float64)
-        u = (self.spread * drawn).to(standard)
+        u = self.hyper.sample((*shape[:-1], self.size), rng).to(standard)
         return torch.cat([self.mean + (standard - self.mean) * torch.exp(u[..., self.group]), u], dim=-1)
+
+    def scales_given_weights(self, theta: Tensor, temperature: float) -> tuple[Tensor, Tensor] | None:
+        """Of n Gaussian weights with S = Σ ((w − m) / scale)², p(w | u) h(u) ∝ s^{−n/2 − a} e^{−(S/2 + b)/s} in u, with
+        s = e^{2u}. To the power 1/T, and with du = ds / 2s, s is inverse gamma: shape (n/2 + a)/T, rate (S/2 + b)/T."""
+        own, gaussian = self.hyper.inverse_gamma, self.weights.gaussian
+        if own is None or gaussian is None:
+            return None
+        mean, scale = gaussian
+        squares = ((theta[..., : len(self.group)] - mean) / scale).double().square()
+        zeros = torch.zeros((*theta.shape[:-1], self.size), dtype=torch.float64, device=theta.device)
+        count = torch.bincount(self.group, minlength=self.size).double()
+        half = 0.5 * zeros.index_add(-1, self.group, squares)
+        shape = (0.5 * count + own[0]).expand(half.shape)
+        return shape / temperature, (half + own[1]) / temperature
 
     def to(self, device: torch.device, dtype: torch.dtype) -> ScaledDensity:
         """See :class:`Density`."""
         mean = self.mean.to(device=device, dtype=dtype) if isinstance(self.mean, Tensor) else self.mean
-        return ScaledDensity(self.weights.to(device, dtype), mean, self.group.to(device), self.size, self.spread)
+        return ScaledDensity(self.weights.to(device, dtype), mean, self.group.to(device), self.size, self.hyper)
 
     def part(self, places: Tensor, size: int) -> ScaledDensity:
         """Some of the weights, with all u, which must be among ``places``."""
@@ -131,4 +153,4 @@ class ScaledDensity(Density):
         if len(places) - len(kept) != self.size:
             raise ArgumentError("`places` must keep the learned scales of the prior with its weights.")
         mean = self.mean[kept] if isinstance(self.mean, Tensor) and self.mean.numel() == n > 1 else self.mean
-        return ScaledDensity(self.weights.part(kept, n), mean, self.group[kept], self.size, self.spread)
+        return ScaledDensity(self.weights.part(kept, n), mean, self.group[kept], self.size, self.hyper)

@@ -128,7 +128,7 @@ class LocationScalePrior(Prior):
         numbers = learned.groups(entries)
         group = torch.cat([torch.full((e.size,), k) for e, k in zip(entries, numbers, strict=True)])
         size = max(numbers) + 1
-        made = ScaledDensity(weights, self.mean, group, size, learned.spread)
+        made = ScaledDensity(weights, self.mean, group, size, learned.hyper)
         return [(slice(piece.start, piece.stop + size), made)]
 
 

@@ -17,7 +17,7 @@ from temperance.core.seeds import generator
 from temperance.data.data import Data
 from temperance.inference import Inference
 from temperance.model.likelihoods import Categorical, Likelihood, Normal
-from temperance.model.priors import GaussianPrior, Learned, Prior
+from temperance.model.priors import GaussianPrior, InverseGamma, Learned, Prior
 from temperance.model.target import Target
 from temperance.posteriors import Posterior
 from temperance.run.fit import fit
@@ -53,6 +53,7 @@ def small_problem(
     dropout: bool = False,
     learned_noise: bool = False,
     learned_scales: bool = False,
+    conjugate_scales: bool = False,
     rows: int = 30,
 ) -> SmallProblem:
     """Two inputs, eight hidden units: a run of a dozen steps takes milliseconds.
@@ -76,6 +77,8 @@ def small_problem(
         likelihood = Normal() if learned_noise else Normal(scale=0.3)
     queries = torch.cat([x[:6], 2.5 * torch.randn(6, 2, generator=rng)])
     prior = GaussianPrior(scale=Learned() if learned_scales else 1.0)
+    if conjugate_scales:
+        prior = GaussianPrior(scale=Learned(hyper=InverseGamma(2.0, 1.0), each="network"))
     return SmallProblem(network, likelihood, Data(x, y), queries, scale=1.0, prior=prior)
 
 

@@ -52,6 +52,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "Curve": lambda m: tp.Curve(m),
     "WarmStart": lambda m: tp.WarmStart(m, _POINT, steps=4),
     "Refit": lambda m: tp.Refit(m, _STOPS),
+    "Gibbs": lambda m: tp.Gibbs(m),  # type: ignore[arg-type]
 }
 
 INNERS: dict[str, Inference[Any]] = {
@@ -95,6 +96,8 @@ INNERS: dict[str, Inference[Any]] = {
     "Collect of SGHMC": tp.Collect(_SGHMC),
     "Collect of HMC": tp.Collect(_HMC),
     "Collect of Warmup": tp.Collect(_WARM),
+    "Gibbs": tp.Gibbs(_HMC),
+    "Collect of Gibbs": tp.Collect(tp.Gibbs(_SGHMC)),
     "Collect of Cyclical": tp.Collect(tp.Cyclical(_SGHMC, cycle=3)),
     "WarmStart of Collect": tp.WarmStart(tp.Collect(_SGHMC), _POINT, steps=4),
     "Refit of SWAG": tp.Refit(_SWAG, _STOPS),
@@ -152,7 +155,9 @@ class Cell:
 
 
 def _problem(outer: str, inner: Inference[Any]) -> dict[str, Any]:
-    return {"dropout": True} if outer == "MCDropout" or "MCDropout" in classes_of(inner) else {}
+    inside = [outer, *classes_of(inner)]
+    wanted = {"dropout": "MCDropout", "conjugate_scales": "Gibbs"}  # what these two need of a problem
+    return {name: True for name, kind in wanted.items() if kind in inside}
 
 
 def grid() -> Iterator[Cell]:
