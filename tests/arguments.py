@@ -234,7 +234,7 @@ MADE_BY_US = {
     "calibrate.CalibratedFitted", "calibrate.Parts",
     "data.Batch", "data.DataSetEntry", "data.HMCReference", "data.Mushrooms", "data.Verification",
     "decide.ActiveLearning", "decide.Decision", "decide.Play", "decide.Selection", "decide.conformal.AdaptiveState",
-    "diagnose.Convergence", "diagnose.Finding", "diagnose.GradientNoise", "diagnose.PathLoss",
+    "diagnose.Convergence", "diagnose.DeadUnits", "diagnose.Finding", "diagnose.GradientNoise", "diagnose.PathLoss",
     "diagnose.PriorOutputs", "diagnose.PriorPredictive",
     "diagnose.ProductMoments", "diagnose.Temperatures", "diagnose.Verdict",
     "nn.Shortcut", "optim.LangevinOptimizer", "optim.NaturalOptimizer", "posteriors.Nodes", "posteriors.Stratum",
@@ -277,11 +277,11 @@ LEGAL: dict[str, str] = {
         "confidence count curvature curve cycle dense_limit depth draws dtype each embedding ends entries "
         "estimator every factor factor_limit false_alarms family first hidden hyper image_size in_channels in_features "
         "index inner kernel kind kl labellers left length level likelihood limit lstm matrix max_depth method network "
-        "num_arms num_data num_outputs operator optimizer out_features params particles places points pool prior "
+        "num_arms num_data num_outputs operator optimizer out_features params particles pilot places points pool prior "
         "prior_precision priors rank read_every right risk rule samples share sharing shortcut size sizes space "
         "statistics temperatures terms theta until by values_in vectors vocabulary window x y"
     ),
-    "0": "answered decay errors explore floor jitter momentum pace ramp seed settle start warmup",
+    "0": "answered decay errors explore floor jitter momentum pace ramp seed settle start warmup whole",
     "-1": "beta",
     "None -1 0 1.5": "ignore",
     "None []": "labels",
@@ -289,7 +289,7 @@ LEGAL: dict[str, str] = {
     "{}": "buffers optimizer_args scheduler_args",
     "1.5": (
         "alpha c data_factor df epsilon gain gamma initial_hessian initial_scale likelihood_temperature losses lr mass "
-        "prior_scale rate reach shape spread temperature tolerance width wins"
+        "prior_scale rate reach shape spread stretch temperature tolerance width wins"
     ),
     "-1 0": "rows",
     "0 1.5": "num_targets eps weight_decay",
@@ -329,7 +329,10 @@ LEGAL_OF_ONE: dict[str, str] = {
         "Width.rows Thermal.excess Thermal.share "
         "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
         "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
-        "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale"
+        "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale "
+        "calibrate.IsotonicCalibrator.knots calibrate.IsotonicCalibrator.values linalg.DenseBlock.matrix "
+        "linalg.KroneckerBlock.in_scale linalg.LowRankBlock.values linalg.DiagonalCovariance.variance "
+        "linalg.LowRankCovariance.variance linalg.LowRankCovariance.factor"
     ),
     "0": "calibrate.VarianceScale.trim Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
     "1.5": (
@@ -343,7 +346,8 @@ LEGAL_OF_ONE: dict[str, str] = {
         "decide.EpsilonGreedy.batch_size decide.EpsilonGreedy.draws decide.NeuralLinear.batch_size "
         "decide.NeuralLinear.draws decide.ThompsonSampling.batch_size decide.ThompsonSampling.draws "
         "decide.conformal.AdaptiveConformal.window posteriors.LaplacePosterior.prior "
-        "posteriors.LaplacePosterior.likelihood PerPosition.shape NoisyLabels.rate"
+        "posteriors.LaplacePosterior.likelihood PerPosition.shape NoisyLabels.rate "
+        "linalg.KroneckerBlock.basis_in linalg.KroneckerBlock.basis_out linalg.KroneckerBlock.corrected"
     ),
     "True": "nn.FilterResponseNorm.threshold",
     "0 1.5": (
@@ -356,7 +360,6 @@ LEGAL_OF_ONE: dict[str, str] = {
     "lambda": "Cyclical.shape decide.OODDetector.kind",
     "matrix": (
         "calibrate.SpreadCalibrator.scale calibrate.VectorCalibrator.scale calibrate.VectorCalibrator.shift "
-        "linalg.DenseBlock.matrix linalg.LowRankBlock.values linalg.LowRankCovariance.factor "
         "linalg.LowRankInverse.factor posteriors.Draws.theta posteriors.PosteriorPrior.mean "
         "posteriors.Process.prior_precision"
     ),

@@ -187,7 +187,8 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 """What each is called with."""
 
 NO_SETTINGS = {
-    "biases", "cosine", "flat", "glide", "inference.rise_and_fall",
+    "auto", "biases", "cosine", "diagnose.dead_units", "flat", "glide", "inference.rise_and_fall",
+    "recipes.table_hidden",
     "data.data_home", "data.list_data_sets", "data.load_mushrooms", "data.verify",
     "posteriors.centre_of", "recipes.threads_for",
 }  # fmt: skip

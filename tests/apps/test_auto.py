@@ -83,6 +83,7 @@ def test_numbers_and_networks_that_are_trained(known):
     assert "higher than that of the network itself" in chosen.why
 
 
+@pytest.mark.filterwarnings("ignore:held-out rows were predicted best", "ignore:Laplace knows no rows")
 def test_fit_takes_it_and_runs_as_long_as_it_needs(known, tmp_path, capsys):
     given = data()
     fitted = tp.fit(target(), tp.auto("1.5x"), given, epochs=10, batch_size=20, seed=0, progress=True)

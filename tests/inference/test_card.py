@@ -26,7 +26,17 @@ from temperance.testing import cards, check_inference
 from temperance.testing.composition.table import add_missing
 
 ROOT = Path(__file__).resolve().parents[2]
-UNCITED = {tp.MAP, tp.Collect, tp.On, tp.Dense, tp.Diagonal, tp.BlockDiagonal, tp.Lanczos, tp.LargestMagnitude}
+UNCITED = {
+    tp.Refit,
+    tp.MAP,
+    tp.Collect,
+    tp.On,
+    tp.Dense,
+    tp.Diagonal,
+    tp.BlockDiagonal,
+    tp.Lanczos,
+    tp.LargestMagnitude,
+}
 UNCITED |= {tp.GivenBasis}
 """What is ours, or nobody's."""
 

@@ -165,7 +165,7 @@ def done(gap, failed=(), seeds=3, tasks=TASKS):
     """Cells in which each method differs from the baseline by ``gap(method, task)``."""
     found = []
     for task in tasks:
-        for method in ("map", "tuned-map", "vi", "ensemble", "boosting"):
+        for method in ("map", "tuned-map", "vi", "multiswag", "boosting"):
             for seed in range(seeds):
                 base = 0.5 + 0.1 * seed
                 kind = {"ece": 0.04} if "mnist" in task.name else {"crps": 0.3, "coverage_90": 0.9}
@@ -176,7 +176,7 @@ def done(gap, failed=(), seeds=3, tasks=TASKS):
     return Cells(found)
 
 
-SETTINGS = defaults.DefaultsSettings(seeds=3, methods=("map", "tuned-map", "vi", "ensemble", "boosting"))
+SETTINGS = defaults.DefaultsSettings(seeds=3, methods=("map", "tuned-map", "vi", "multiswag", "boosting"))
 
 
 def verdicts(cells):
@@ -184,10 +184,10 @@ def verdicts(cells):
 
 
 def test_a_default_that_wins_holds_and_one_that_loses_does_not():
-    found = verdicts(done(lambda method, task: {"ensemble": -0.2, "vi": 0.02}.get(method, 0.0)))
+    found = verdicts(done(lambda method, task: {"multiswag": -0.2, "vi": 0.02}.get(method, 0.0)))
     for half in HALVES:
         assert (
-            found[f"{half}: the recommended ensemble is level with tuned-map or better on 90% of tasks"].holds is True
+            found[f"{half}: the recommended multiswag is level with tuned-map or better on 90% of tasks"].holds is True
         )
         assert found[f"{half}: it is better by 10% on average"].holds is True
         assert found[f"{half}: vi is no worse than tuned-map on 90% of tasks"].holds is False
@@ -236,7 +236,7 @@ def test_no_perfect_score_decides_an_average_alone():
 
 
 def test_a_run_has_a_heat_map_and_tables_and_goes_on(tmp_path):
-    settings = dataclasses.replace(SHORT, methods=("map", "tuned-map", "ensemble", "boosting"))
+    settings = dataclasses.replace(SHORT, methods=("map", "tuned-map", "multiswag", "boosting"))
     experiment = dataclasses.replace(defaults.EXPERIMENT, presets={"quick": Preset(settings, 0.1)})
     outcome = run_experiment(experiment, "quick", tmp_path, workers=1, console=Console(quiet=True))
     assert outcome.ok

@@ -125,7 +125,7 @@ class Variational(Inference[VariationalState]):
             Recipe(
                 "vi",
                 "Refit(Variational(MeanField(), lr=5e-3), MAP(lr=5e-3, patience=0.1), stretch=1.33)",
-                "the best Gaussian without correlations, for as long as held-out rows want it",
+                "the best Gaussian without correlations, on all rows",
             ),
         ),
         demo=(Recipe("Mean field", "Variational(MeanField(), lr=1e-3)"),),

@@ -16,7 +16,7 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
-from temperance.inference.base import Cost, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
 from temperance.posteriors import Chain, Posterior
@@ -77,9 +77,9 @@ class Refit(Wrapper):
     card: ClassVar[Card] = Card(
         "trains on all rows, for as long as held-out rows wanted a pilot to be trained",
         MethodFamily.WRAPPERS,
-        exact="as its method",
+        exact="as its method, once converged",
         cost="the pilot's, then the method's",
-        shown=("Refit(Ensemble(MAP(lr=1e-3), 5), MAP(lr=1e-3, patience=0.1))",),
+        shown=("Refit(MAP(), MAP(patience=0.1))",),
     )
 
     base: Inference[Any]
@@ -121,7 +121,15 @@ class Refit(Wrapper):
             base.cost.copies_of_theta + pilot.cost.copies_of_theta,
         )
         longer = 1.0 + self.stretch / _PILOT_ROWS
-        return replace(base, cost=cost, held_out=True, sets_aside=pilot.sets_aside, learns_held_out=True, longer=longer)
+        return replace(
+            base,
+            exact=Exactness.APPROXIMATE,  # a training that ends early ends before its optimum
+            cost=cost,
+            held_out=True,
+            sets_aside=pilot.sets_aside,
+            learns_held_out=True,
+            longer=longer,
+        )
 
     def check_run(self, steps: int) -> None:
         """As both parts do."""
