@@ -23,6 +23,9 @@ ABSURD = 20.0
 ``temperance.lab.tasks`` that train a network (split 0, 16 rows, 4 draws): N(0, 1) gives outputs of 7 to 860, formally
 absurd and the best choice there, which is 0.05 to 2.1 times what it gives at inputs of size one. Of images with pixels
 from 0 to 255 it is 74 to 148 times, with scale=100 490 to 2,000,000 times, with a column of 1e6 more than 100,000."""
+WIDE = 30.0
+"""The size of weights from which a prior is too wide by itself. Optimisers take scales of 3 and 10 for little weight
+decay, and 3 was often the best of five for MAP, though outputs grow with the scale to the power of the depth."""
 LARGE = 1000.0
 """And smaller outputs are never warned of: a wide prior on a linear model is a choice."""
 _SATURATED = 0.999
@@ -150,12 +153,14 @@ def absurdity(engine: Engine, x: Inputs, seed: int) -> str | None:
         return None
     if found is None:
         return None
-    size, usual, at_unit = found
+    size, usual, at_unit, width = found
+    if width <= WIDE and size <= ABSURD * at_unit:
+        return None
     head = (
         f"before any data the network's outputs have a size of {size:.2g} (root mean square over draws of the prior), "
         f"at inputs of size {size_of(x):.2g}; N(0, 1) weights and standardised inputs give {usual:.2g}. "
     )
-    if at_unit <= ABSURD * usual:
+    if width <= WIDE:
         return f"{head}Standardise the inputs, x = (x - x.mean(0)) / x.std(0), or divide pixels by 255."
     factor = _sane_factor(engine, _draws(engine, _DRAWS, seed)[0], x)
     return (
@@ -173,9 +178,9 @@ def _draws(engine: Engine, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return theta, standard
 
 
-def _quick(engine: Engine, x: Inputs, seed: int) -> tuple[float, float, float] | None:
-    """Sizes of the outputs under the prior, under N(0, 1) at inputs of size one, and under the prior there; ``None``
-    where nothing is absurd."""
+def _quick(engine: Engine, x: Inputs, seed: int) -> tuple[float, float, float, float] | None:
+    """Sizes of the outputs under the prior, under N(0, 1) at inputs of size one, under the prior there, and of the
+    prior's weights; ``None`` where nothing is absurd."""
     theta, standard = _draws(engine, _DRAWS, seed)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         size = _size(engine.outputs(theta, x))
@@ -185,4 +190,5 @@ def _quick(engine: Engine, x: Inputs, seed: int) -> tuple[float, float, float] |
         usual = _size(engine.outputs(standard, scaled))
         if not math.isfinite(usual) or size <= ABSURD * usual:
             return None
-        return size, usual, _size(engine.outputs(theta, scaled))
+        width = _size(theta[:, : engine.layout.network_size])
+        return size, usual, _size(engine.outputs(theta, scaled)), width

@@ -42,6 +42,8 @@ def test_the_usual_prior_is_never_warned_of_on_a_task_of_ours(task):
     target = make_target(task, rows, 0)
     x = target.cast(rows.train.x[:64])
     assert absurdity(Engine(target), x, 0) is None
+    assert absurdity(Engine(make_target(task, rows, 0, scale=3.0)), x, 0) is None  # little weight decay, no more
+    assert absurdity(Engine(make_target(task, rows, 0, scale=10.0)), x, 0) is None
     assert absurdity(Engine(make_target(task, rows, 0, scale=100.0)), x, 0) is not None
 
 
