@@ -103,7 +103,7 @@ def auto(budget: str | float = "2x") -> Auto:
     >>> import temperance as tp
     >>> train, test = tp.data.load("iris")
     >>> target = tp.Target(tp.nn.MLP(4, [16], 3), tp.Categorical(), tp.GaussianPrior(scale=1.0))
-    >>> fitted = tp.fit(target, tp.auto(budget="2x"), train, epochs=50)
+    >>> fitted = tp.fit(target, tp.auto(budget="2x"), train, epochs=400, batch_size=32)
     >>> "lower than" in fitted.info.chosen
     True
     """
