@@ -24,8 +24,7 @@ def weight_of_first(first: Tensor, second: Tensor, weights: Tensor | None = None
 
     It is the mean of w given the rows, Π_n (w p₁ₙ + (1 − w) p₂ₙ) under Beta(2, ½): the first law is one that is known
     to do, the second has to earn its place. Few rows leave w near 0.8, and a second law under which rows are impossible
-    gets ½ / (n + 2½). Rows count as often as their ``weights`` say. (Yao et al., 2018, stack with the w that is best;
-    Jeffreys' Beta(½, ½) was worse for methods that fail on tables of a hundred rows, and level on larger ones.)
+    gets ½ / (n + 2½). Rows count as often as their ``weights`` say. (Yao et al., 2018, stack with the w that is best.)
 
     >>> good, bad = torch.full((49,), -1.0), torch.full((49,), -50.0)
     >>> round(weight_of_first(good, bad), 3), round(weight_of_first(good, good), 3)
