@@ -40,7 +40,7 @@ def test_every_experiment_has_three_presets_and_cells_of_their_own(name):
     experiment = find_experiment(name)
     assert list(experiment.presets) == ["quick", "standard", "paper"]
     assert experiment.presets["quick"].minutes < 1
-    longest = 240 if name == "defaults" else 10  # 26 tasks and 15 methods: a yardstick, not an afternoon's question
+    longest = 240 if name in ("defaults", "cold-imdb") else 10  # a yardstick, and a paper's own network: not in minutes
     assert 2 <= experiment.presets["standard"].minutes <= longest
     for preset in experiment.presets.values():
         assert len(list_cells(experiment, preset.settings)) >= 3

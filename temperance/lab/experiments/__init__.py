@@ -9,6 +9,7 @@ from temperance.core.errors import ArgumentError
 from temperance.lab.experiment import Experiment
 
 NAMES = (
+    "cold-imdb",
     "cold-posterior",
     "well-specified",
     "diagnostics",
