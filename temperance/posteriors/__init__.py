@@ -23,6 +23,7 @@ from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
 from temperance.posteriors.pushforward import Pushforward
 from temperance.posteriors.radial import RadialPosterior
+from temperance.posteriors.shifted import Shifted, shifted
 from temperance.posteriors.trace import Trace
 from temperance.posteriors.with_statistics import WithStatistics
 
@@ -47,6 +48,7 @@ __all__ = [
     "Pushforward",
     "RadialPosterior",
     "Settings",
+    "Shifted",
     "Spread",
     "Stratum",
     "Trace",
@@ -54,4 +56,5 @@ __all__ = [
     "WeightPosterior",
     "WithStatistics",
     "centre_of",
+    "shifted",
 ]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from temperance.core.checks import check_positive, shown
+from temperance.core.checks import check_flag, check_positive, shown
 from temperance.core.encoding import SCRATCH
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator, spawn
@@ -18,8 +18,9 @@ from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
 from temperance.inference.card import Card, MethodFamily
+from temperance.inference.noise import noise_shift, with_noise_shift
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
-from temperance.posteriors import Chain, Posterior
+from temperance.posteriors import Chain, Posterior, centre_of
 
 _PILOT_ROWS = 0.9  # of all rows, which an epoch of the method goes through
 _LEAST = 20  # steps of the method, however soon the pilot was best
@@ -30,7 +31,7 @@ _STILL = 0.95  # of the pilot's epochs, beyond which a best one says that more w
 class RefitState(WrapperState):
     """The method's own state, which stands still while the pilot runs; the pilot's, until it has ended; the seed of the
     method's batches and their size; the best score of held-out rows, and after how many epochs that was; after how many
-    steps the pilot ended, and how many the method has."""
+    steps the pilot ended, and how many the method has; by how much held-out rows move a learned noise."""
 
     pilot: Any
     seed: int
@@ -42,6 +43,7 @@ class RefitState(WrapperState):
     pilot_steps: int | None = None
     own_steps: int = 0
     same_rows: bool = False
+    shift: float = 0.0
     walk: Iterator[Batch] | None = field(default=None, metadata=SCRATCH)
 
 
@@ -51,6 +53,12 @@ class Refit(Wrapper):
 
         e* = the epoch at which ``pilot``, trained without the held-out rows, predicts them best;
         then ``base``, from the start and on all rows, for ``stretch`` · e* epochs.
+
+    A noise scale σ that is learned with the network is learned from rows that it fits, and where training ends early it
+    has not settled. The held-out rows know both, so that its logarithm is moved, in what comes out, by what they want
+    of the pilot's, where they want it clearly (by two nats and more):
+
+        δ = argmax Σ_n log p(y_n | f(x_n; θ_e*), σ e^δ).
 
     Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
     the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
@@ -64,6 +72,7 @@ class Refit(Wrapper):
         pilot: ``MAP`` with ``patience``, and else as in ``base``: lengths are those of its learning rate.
         stretch: how many times as long the method runs. 4/3 for ``SWAG(start=0.75)``, which then begins to collect
             where the pilot was best.
+        noise: whether a learned noise scale is corrected as above. At temperatures other than one nothing is chosen.
 
     >>> import temperance as tp
     >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)
@@ -85,6 +94,7 @@ class Refit(Wrapper):
     base: Inference[Any]
     pilot: Inference[Any]
     stretch: float = 1.0
+    noise: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.pilot, Inference):
@@ -99,6 +109,7 @@ class Refit(Wrapper):
             )
         super().__post_init__()
         check_positive(self.stretch, "stretch")
+        check_flag(self.noise, "noise")
 
     def check_base(self, base: Inference[Any]) -> None:
         """It must go over batches for as long as it is told, and need no rows of its own."""
@@ -187,6 +198,7 @@ class Refit(Wrapper):
             wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
             state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
             state.same_rows = whole is batch.whole
+            state.shift = self._noise_shift(engine, state, batch)
             state.pilot, state.pilot_steps = None, made
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
 
@@ -214,6 +226,15 @@ class Refit(Wrapper):
         )
         return placed.to(engine.device)
 
+    def _noise_shift(self, engine: Engine, state: RefitState, batch: Batch) -> float:
+        """What the held-out rows add to the logarithm of the pilot's noise scale."""
+        held_out = batch.held_out
+        if not self.noise or held_out is None or engine.temperature != 1.0 or engine.likelihood_temperature != 1.0:
+            return 0.0
+        (point,) = self.pilot.posteriors(engine, state.pilot, None)
+        centre = centre_of(point)
+        return noise_shift(engine, centre.mean, centre.buffers, held_out)
+
     def remarks(self, state: RefitState) -> list[str]:
         """As the method does; and where the pilot was still getting better when its part of the run was over."""
         if state.pilot_steps is None:
@@ -235,7 +256,8 @@ class Refit(Wrapper):
                 "there is no posterior yet: the run ended while its length was looked for. After an interruption, call "
                 "fit again with the same checkpoint."
             )
-        return self.base.posteriors(engine, state.base, None if data is None else data.with_held_out())
+        found = self.base.posteriors(engine, state.base, None if data is None else data.with_held_out())
+        return tuple(with_noise_shift(engine, posterior, state.shift) for posterior in found)
 
 
 def _all_rows(batch: Batch) -> Data | None:
