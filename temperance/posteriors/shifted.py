@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from temperance.core.checks import check_finite
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
-from temperance.posteriors.base import Nodes, Posterior, Settings, WrappedPosterior, centre_of
+from temperance.posteriors.base import Nodes, Posterior, Settings, Spread, WrappedPosterior, centre_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +55,7 @@ class Shifted(WrappedPosterior):
         return self._move(centre_of(self.inner).mean.unsqueeze(0))[0]
 
     def _move(self, rows: Tensor) -> Tensor:
-        return rows.index_add(-1, self.index.to(rows.device), self.shift.to(rows).expand(len(rows), -1))
+        return _added(rows, self.index, self.shift)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """Those of the inner posterior, moved."""
@@ -68,13 +69,19 @@ class Shifted(WrappedPosterior):
         return self._move(self.inner._sample(n, rng))
 
 
+def _added(rows: Tensor, index: Tensor, shift: Tensor) -> Tensor:
+    return rows.index_add(-1, index.to(rows.device), shift.to(rows).expand(*rows.shape[:-1], -1))
+
+
 def shifted(posterior: Posterior, index: Tensor, shift: Tensor) -> Posterior:
-    """``posterior`` with ``shift`` added at ``index`` of θ: settings of θ are moved themselves, others are wrapped."""
+    """``posterior`` with ``shift`` added at ``index`` of θ: settings of θ, and what has a mean of its own, are moved
+    themselves and stay what they are; others are wrapped."""
 
     def moved(part: Posterior) -> Posterior:
         if isinstance(part, Settings):
-            at, by = index.to(part.theta.device), shift.to(part.theta)
-            return part.with_theta(part.theta.index_add(-1, at, by.expand(*part.theta.shape[:-1], -1)))
+            return part.with_theta(_added(part.theta, index, shift))
+        if isinstance(part, Spread) and "mean" in {f.name for f in fields(cast(Any, part))}:
+            return replace(cast(Any, part), mean=_added(part.mean, index, shift))
         return Shifted(part, index, shift)
 
     return posterior.map_parts(moved)

@@ -16,11 +16,22 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
-from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper, WrapperState, refuse
+from temperance.inference.base import (
+    Cost,
+    Exactness,
+    Facts,
+    Inference,
+    Info,
+    NeedsData,
+    Starts,
+    Wrapper,
+    WrapperState,
+    refuse,
+)
 from temperance.inference.card import Card, MethodFamily
-from temperance.inference.noise import noise_shift, with_noise_shift
+from temperance.inference.noise import noise_entries, wanted_shift, with_noise
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
-from temperance.posteriors import Chain, Posterior, centre_of
+from temperance.posteriors import Chain, Posterior
 
 _PILOT_ROWS = 0.9  # of all rows, which an epoch of the method goes through
 _LEAST = 20  # steps of the method, however soon the pilot was best
@@ -31,7 +42,8 @@ _STILL = 0.95  # of the pilot's epochs, beyond which a best one says that more w
 class RefitState(WrapperState):
     """The method's own state, which stands still while the pilot runs; the pilot's, until it has ended; the seed of the
     method's batches and their size; the best score of held-out rows, and after how many epochs that was; after how many
-    steps the pilot ended, and how many the method has; by how much held-out rows move a learned noise."""
+    steps the pilot ended, and how many the method has; what held-out rows add to the logarithm of a
+    learned noise."""
 
     pilot: Any
     seed: int
@@ -43,7 +55,7 @@ class RefitState(WrapperState):
     pilot_steps: int | None = None
     own_steps: int = 0
     same_rows: bool = False
-    shift: float = 0.0
+    noise_shift: float | None = None
     walk: Iterator[Batch] | None = field(default=None, metadata=SCRATCH)
 
 
@@ -54,11 +66,11 @@ class Refit(Wrapper):
         e* = the epoch at which ``pilot``, trained without the held-out rows, predicts them best;
         then ``base``, from the start and on all rows, for ``stretch`` · e* epochs.
 
-    A noise scale σ that is learned with the network is learned from rows that it fits, and where training ends early it
-    has not settled. The held-out rows know both, so that its logarithm is moved, in what comes out, by what they want
-    of the pilot's, where they want it clearly (by two nats and more):
+    A noise scale that is learned with the network is that of rows which the network fits, and where training ends early
+    it has not come to rest. Where held-out rows want another of the pilot clearly, by two nats and more, the noise of
+    what comes out is moved by the same factor; no lower, though, than makes rows that were learned from most likely:
 
-        δ = argmax Σ_n log p(y_n | f(x_n; θ_e*), σ e^δ).
+        log σ ← log σ + max(δ, δ₀),     δ = argmax Σ_held-out log p(y | x, θ_e*, σ e^δ),  δ₀ the same of all rows.
 
     Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
     the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
@@ -198,7 +210,9 @@ class Refit(Wrapper):
             wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
             state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
             state.same_rows = whole is batch.whole
-            state.shift = self._noise_shift(engine, state, batch)
+            if batch.held_out is not None and self._corrects_noise(engine):
+                (point,) = self.pilot.posteriors(engine, state.pilot, None)
+                state.noise_shift = wanted_shift(engine, point, batch.held_out)
             state.pilot, state.pilot_steps = None, made
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
 
@@ -226,14 +240,10 @@ class Refit(Wrapper):
         )
         return placed.to(engine.device)
 
-    def _noise_shift(self, engine: Engine, state: RefitState, batch: Batch) -> float:
-        """What the held-out rows add to the logarithm of the pilot's noise scale."""
-        held_out = batch.held_out
-        if not self.noise or held_out is None or engine.temperature != 1.0 or engine.likelihood_temperature != 1.0:
-            return 0.0
-        (point,) = self.pilot.posteriors(engine, state.pilot, None)
-        centre = centre_of(point)
-        return noise_shift(engine, centre.mean, centre.buffers, held_out)
+    def _corrects_noise(self, engine: Engine) -> bool:
+        """Whether a noise is learned that predictions through the network have."""
+        plain = engine.temperature == 1.0 and engine.likelihood_temperature == 1.0
+        return self.noise and plain and len(noise_entries(engine)) > 0
 
     def remarks(self, state: RefitState) -> list[str]:
         """As the method does; and where the pilot was still getting better when its part of the run was over."""
@@ -256,8 +266,14 @@ class Refit(Wrapper):
                 "there is no posterior yet: the run ended while its length was looked for. After an interruption, call "
                 "fit again with the same checkpoint."
             )
-        found = self.base.posteriors(engine, state.base, None if data is None else data.with_held_out())
-        return tuple(with_noise_shift(engine, posterior, state.shift) for posterior in found)
+        whole = None if data is None else data.with_held_out()
+        found = self.base.posteriors(engine, state.base, whole)
+        shift = state.noise_shift
+        if shift is None:
+            return found
+        if whole is None:
+            raise NeedsData("the noise that was learned is corrected by all rows")
+        return tuple(p if p.predicts == "linearised" else with_noise(engine, p, whole, shift) for p in found)
 
 
 def _all_rows(batch: Batch) -> Data | None:

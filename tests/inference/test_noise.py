@@ -1,0 +1,161 @@
+"""Learned noise, corrected by rows that were not learned from."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import temperance as tp
+from temperance.engine.engine import Engine
+from temperance.inference.noise import best_shift, noise_entries, wanted_shift, with_noise
+from temperance.posteriors import Mixture, Point
+
+F64 = torch.float64
+
+
+def problem(outputs=1, likelihood=None):
+    net = nn.Linear(3, outputs, dtype=F64)
+    target = tp.Target(net, likelihood or tp.Normal(num_outputs=outputs), tp.GaussianPrior(1.0))
+    return Engine(target), target.initial_theta()
+
+
+def rows(engine, theta, spread, count=400, outputs=1, weights=None):
+    """Targets that lie ``spread`` times the learned noise around the network's outputs."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 3, generator=rng, dtype=F64)
+    f = engine.outputs(theta.unsqueeze(0), x)[0]
+    z = torch.randn(count, outputs, generator=rng, dtype=F64)
+    sigma = theta[noise_entries(engine)].exp()
+    return tp.data.Data(x, f + spread * sigma * z, weights=weights), z
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.7, 1.5, 6.0])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_it_is_the_root_mean_square_of_standardised_residuals(spread, outputs):
+    engine, theta = problem(outputs)
+    data, z = rows(engine, theta, spread, outputs=outputs)
+    square = float((spread * z).square().mean())
+    shift, gain = best_shift(engine, Point(theta), data)
+    assert shift == pytest.approx(0.5 * math.log(square), abs=0.026)  # the grid has steps of .05
+    exact = 400 * outputs * (0.5 * square - 0.5 - 0.5 * math.log(square))
+    assert gain == pytest.approx(exact, abs=400 * outputs * 0.026**2)
+
+
+def test_weights_count_as_repetitions():
+    engine, theta = problem()
+    heavy = torch.zeros(400, dtype=F64)
+    heavy[:200] = 2.0
+    data, z = rows(engine, theta, 2.0, weights=heavy)
+    once, _ = best_shift(engine, Point(theta), data.subset(slice(0, 200)).weighing(None))
+    assert best_shift(engine, Point(theta), data)[0] == once
+    assert best_shift(engine, Point(theta), data)[0] == pytest.approx(
+        0.5 * math.log(float((2.0 * z[:200]).square().mean())), abs=0.026
+    )
+
+
+def test_the_spread_of_a_posterior_takes_the_place_of_noise():
+    """Members with weights that differ: what is asked is the noise of their mixture, here in closed form."""
+    engine, theta = problem()
+    bias = engine.layout["bias"].start
+    data, _ = rows(engine, theta, 1.0, count=2000)
+    low, high = theta.clone(), theta.clone()
+    sigma = float(theta[noise_entries(engine)].exp())
+    low[bias] -= 0.6 * sigma * 3
+    high[bias] += 0.6 * sigma
+    mixture = Mixture((Point(low), Point(high)), (0.25, 0.75))  # of the same mean, and a variance of 1.08 σ²
+    grid = torch.arange(-80, 81, dtype=F64) * 0.05
+    f = engine.outputs(theta.unsqueeze(0), data.x)[0]
+    both = torch.stack([math.log(w) + torch.distributions.Normal(f + d * sigma, sigma * s.exp()).log_prob(data.y).sum(1)
+                        for s in grid for w, d in ((0.25, -1.8), (0.75, 0.6))]).view(len(grid), 2, -1)  # fmt: skip
+    wanted = float(grid[int(both.logsumexp(1).sum(1).argmax())])
+    assert wanted < -0.1
+    assert best_shift(engine, mixture, data)[0] == pytest.approx(wanted)
+
+
+def test_a_noise_that_is_right_stays():
+    engine, theta = problem()
+    assert wanted_shift(engine, Point(theta), rows(engine, theta, 1.05)[0]) is None
+    assert wanted_shift(engine, Point(theta), rows(engine, theta, 1.3, count=8)[0]) is None  # too few to be sure
+    assert wanted_shift(engine, Point(theta), rows(engine, theta, 1.3, count=800)[0]) > 0.2
+
+
+def test_it_does_not_fall_below_that_of_rows_that_were_learned_from():
+    engine, theta = problem()
+    data, _ = rows(engine, theta, 0.5, count=2000)
+    places = noise_entries(engine)
+    least = with_noise(engine, Point(theta), data, -3.0).theta[places] - theta[places]
+    assert float(least) == pytest.approx(math.log(0.5), abs=0.05)
+    more = with_noise(engine, Point(theta), data, 0.4).theta[places] - theta[places]
+    assert float(more) == pytest.approx(0.4)
+
+
+def test_places_are_those_of_noise_alone():
+    for likelihood in (tp.Normal(scale=0.3), tp.Poisson()):
+        assert len(noise_entries(problem(likelihood=likelihood)[0])) == 0
+    engine, theta = problem(likelihood=tp.StudentT())
+    data, _ = rows(engine, theta, 1.0)
+    moved = with_noise(engine, Point(theta), data, 0.7)
+    difference = moved.theta - theta
+    places = noise_entries(engine)
+    assert difference[places].tolist() == pytest.approx([0.7] * len(places))
+    difference[places] = 0.0
+    assert not difference.any()
+
+
+def short(noise=True, temperature=1.0, base=None, **options):
+    """A training that ends long before the noise has come down from the targets' spread."""
+    rng = torch.Generator().manual_seed(2)
+    x = torch.randn(300, 3, generator=rng)
+    y = x @ torch.tensor([[1.0], [-0.5], [0.3]]) + 0.05 * torch.randn(300, 1, generator=rng)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Linear(3, 1)
+    target = tp.Target(net, tp.Normal(), tp.GaussianPrior(1.0), temperature=temperature)
+    base = base or tp.Ensemble(tp.MAP(lr=0.01), 2)
+    method = tp.Refit(base, tp.MAP(lr=0.01, patience=0.1), noise=noise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a longer run would predict better
+        fitted = tp.fit(target, method, (x[:200], y[:200]), epochs=60, batch_size=50, **options)
+    return fitted, tp.data.Data(x[200:], y[200:])
+
+
+@pytest.mark.parametrize("base", [None, tp.SWAG(tp.MAP(lr=0.01), start=0.9)])
+def test_refit_ends_with_the_noise_that_held_out_rows_want(base):
+    plain, test = short(noise=False, base=base)
+    moved, _ = short(base=base)
+    before, after = (fitted.evaluate(test) for fitted in (plain, moved))
+    assert after["log_loss"] < before["log_loss"] - 0.2
+    assert abs(after["coverage_90"] - 0.9) <= abs(before["coverage_90"] - 0.9)
+    assert type(moved.posterior) is type(plain.posterior)
+    a, b = (fitted.posterior.nodes().fetch(0, 2)[0] for fitted in (plain, moved))
+    torch.testing.assert_close(a[:, :-1], b[:, :-1])  # the weights are as they were
+    assert bool((b[:, -1] < a[:, -1] - 0.1).all())
+
+
+def test_a_method_whose_noise_goes_its_own_way_is_not_harmed():
+    (plain, test), (moved, _) = (short(noise=noise, base=tp.Variational(lr=0.01)) for noise in (False, True))
+    assert moved.evaluate(test)["log_loss"] < plain.evaluate(test)["log_loss"] + 0.01
+
+
+def test_a_linearised_posterior_is_left_alone():
+    pair = [
+        short(noise=noise, base=tp.Laplace(tp.MAP(lr=0.01), tune=None))[0].posterior.mean for noise in (False, True)
+    ]
+    assert torch.equal(*pair)
+
+
+def test_at_other_temperatures_nothing_is_chosen():
+    a, b = (short(noise=noise, temperature=0.5)[0].posterior.nodes().fetch(0, 2)[0] for noise in (True, False))
+    assert torch.equal(a, b)
+
+
+def test_the_shift_is_saved(tmp_path):
+    whole, test = short()
+    halted, _ = short(checkpoint=tmp_path / "run")
+    back = tp.load(tmp_path / "run", nn.Linear(3, 1))
+    for fitted in (halted, back):
+        assert torch.equal(fitted.predict(test.x).std(), whole.predict(test.x).std())
