@@ -63,6 +63,7 @@ PEERS = (
     Peer("jax", "0.10.2", "jax", "jax-peers"),
     Peer("blackjax", "1.7.1", "blackjax", "jax-peers"),
     Peer("numpyro", "0.22.0", "numpyro", "jax-peers"),
+    Peer("sklearn-contrib-bde", "1.0.2", "bde", "bde-peers"),
 )
 
 
