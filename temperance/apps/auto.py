@@ -17,12 +17,14 @@ from typing import Any
 from temperance.apps.recipes import method_named
 from temperance.core.checks import check_positive, shown
 from temperance.core.encoding import Value
-from temperance.core.errors import ArgumentError
+from temperance.core.errors import ArgumentError, NetworkError
 from temperance.core.outcomes import Categories, CategoriesByPosition
+from temperance.core.seeds import generator
 from temperance.data.data import Data
 from temperance.engine.engine import Engine
-from temperance.inference import Inference, Sampler
+from temperance.inference import Inference, Sampler, Starts
 from temperance.inference.choice import Choice, Chosen
+from temperance.inference.curvature.approximate import prior_curvature
 from temperance.model.target import Target
 
 MEASURED = Path(__file__).with_name("measured.json")
@@ -87,8 +89,15 @@ class Auto(Choice):
         target.refuse_learned_scales("auto", "it chooses among methods that begin at an optimum, which these lack")
         classes = isinstance(target.likelihood.outcome, Categories | CategoriesByPosition)
         kind = TRAINED if not trains else CLASSES if classes else NUMBERS
-        known = [each for each in records(kind) if _suits(method_named(each.method), target)]
-        at_once = trains and Engine(target).prefers_batched_training()
+        engine = Engine(target)
+        known = [each for each in records(kind) if _suits(method_named(each.method), engine)]
+        if not known:
+            raise ArgumentError(
+                f"`target`: of the methods that were measured on {_WHAT[kind]} none takes this network and this prior "
+                f"({shown(target.prior)}). Name a method, such as Variational() or MAP(lr=1e-3, patience=0.1), and "
+                "`epochs`; or use a GaussianPrior."
+            )
+        at_once = trains and engine.prefers_batched_training()
         paid = [each for each in known if each.price(at_once) <= self.budget * 1.05]
         best = paid[0] if paid else min(known, key=lambda each: each.price(at_once))
         return Chosen(method_named(best.method), _why(best, kind, at_once, bool(paid), self.budget))
@@ -115,10 +124,26 @@ def auto(budget: str | float = "2x") -> Auto:
     return Auto(budget)
 
 
-def _suits(method: Inference[Any], target: Target) -> bool:
-    """Whether the network is one for the method: samplers refuse batch norm."""
+_TRIED = 10**6  # weights up to which a method is begun, to see whether it can be
+
+
+def _suits(method: Inference[Any], engine: Engine) -> bool:
+    """Whether network and prior are such as the method takes: samplers refuse batch norm, linearised posteriors a prior
+    that is not Gaussian, ensembles networks that cannot be made afresh."""
+    target = engine.target
     samples = any(isinstance(part, Sampler) for part in _parts(method))
-    return not (samples and target.batch_norm_names() and not target.freeze_batch_norm)
+    if samples and target.batch_norm_names() and not target.freeze_batch_norm:
+        return False
+    try:
+        if method.facts().gives.predicts == "linearised":
+            prior = prior_curvature(engine, target.initial_theta())
+            if prior.mean is None and prior.earlier is None:
+                return False
+        if target.layout.size <= _TRIED:
+            method.init(engine, Starts(), [generator(0, "auto")])
+    except (ArgumentError, NetworkError):
+        return False
+    return True
 
 
 def _parts(value: Value) -> Iterator[Value]:
@@ -129,15 +154,19 @@ def _parts(value: Value) -> Iterator[Value]:
             yield from _parts(inside)
 
 
+_WHAT = {CLASSES: "tasks with classes", NUMBERS: "tasks with numbers", TRAINED: "networks that were trained already"}
+
+
 def _why(best: Record, kind: str, at_once: bool, paid: bool, budget: float) -> str:
-    what = {CLASSES: "tasks with classes", NUMBERS: "tasks with numbers", TRAINED: "networks that were trained already"}
     than = "that of the network itself" if kind == TRAINED else "that of MAP with tuned weight decay and early stopping"
     moved = f"{abs(best.nats):.3f} nats {'lower' if best.nats <= 0 else 'higher'} than {than}"
-    words = f"{best.method}: on {best.tasks} {what[kind]} its log-loss was {moved} on average, worse on {best.worse}."
+    words = f"{best.method}: on {best.tasks} {_WHAT[kind]} its log-loss was {moved} on average, worse on {best.worse}."
     price = best.price(at_once)
     if math.isfinite(price) and kind != TRAINED:
         words += f" It costs about {price:.1f} trainings of one network"
         words += "." if paid else f", more than the {budget:g} allowed: nothing that was measured costs less."
+    if kind == TRAINED:
+        words += " (Without `epochs` or `steps` the network is taken to be trained; if it is not, say how long.)"
     return words
 
 

@@ -14,6 +14,7 @@ from temperance.posteriors import Posterior
 _DRAWS = 30  # of a posterior that has any number of them
 _AT_ONCE = 8  # draws
 _GRID = 1000  # places of w
+_ROWS = 10_000  # at once
 _KNOWN = 2.0  # of the first law, in Beta(2, ½)
 
 
@@ -32,9 +33,14 @@ def weight_of_first(first: Tensor, second: Tensor, weights: Tensor | None = None
     """
     angle = (torch.arange(_GRID, dtype=torch.float64) + 0.5) / _GRID * (math.pi / 2)
     w = torch.sin(angle).square().unsqueeze(1)  # evenly in the angle: Beta(½, ½), to which the rest comes below
-    one, two = (each.double().cpu().clamp(min=-1e30) for each in (first, second))
-    rows = torch.logaddexp(w.log() + one, (1 - w).log() + two)
-    total = rows.sum(1) if weights is None else rows @ weights.double().cpu()
+    one, two = (each.double().cpu() for each in (first, second))
+    likelier = torch.maximum(one, two)
+    possible = torch.isfinite(likelier)  # a row that neither law allows tells nothing of the two
+    one, two = (torch.where(possible, each - likelier, 0.0).clamp(min=-1e30) for each in (one, two))
+    counts = torch.ones_like(one) if weights is None else weights.double().cpu()
+    total = torch.zeros(_GRID, dtype=torch.float64)
+    for a, b, count in zip(*(each.split(_ROWS) for each in (one, two, counts)), strict=True):
+        total += torch.logaddexp(w.log() + a, (1 - w).log() + b) @ count
     share = torch.softmax(total + (_KNOWN - 0.5) * w[:, 0].log(), 0)
     return float(share @ w[:, 0])
 

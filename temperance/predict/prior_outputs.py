@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_count, check_instance
+from temperance.core.checks import check_count, check_instance, shown
+from temperance.core.errors import ArgumentError, DataError
 from temperance.core.outcomes import Categories
 from temperance.core.seeds import check_seed, generator
 from temperance.data.sources import Inputs, map_tensors, named_tensors
@@ -87,7 +89,31 @@ def prior_outputs(target: Target, x: Inputs, draws: int = 32, seed: int = 0) -> 
     True
     """
     check_instance(target, "target", Target, "a temperance Target")
-    return examine(Engine(target), target.cast(x), check_count(draws, "draws"), check_seed(seed))
+    check_count(draws, "draws")
+    check_seed(seed)
+    rows = target.cast(_as_inputs(x))
+    target.probe_outputs(map_tensors(lambda t: t[:2], rows))  # names the shapes where the network cannot take them
+    return examine(Engine(target), rows, draws, seed)
+
+
+def _as_inputs(x: Any) -> Inputs:
+    """A tensor or an array, or a tuple or dict of such, with rows and finite numbers."""
+    try:
+        made: Inputs
+        if isinstance(x, dict):
+            made = {str(name): torch.as_tensor(value) for name, value in x.items()}
+        elif isinstance(x, tuple):
+            made = tuple(torch.as_tensor(value) for value in x)
+        else:
+            made = torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f"`x` must be rows of inputs, a tensor or an array; got {shown(x)}.") from None
+    for name, tensor in named_tensors(made):
+        if not tensor.dim() or not len(tensor):
+            raise DataError(f"`x` must have at least one row; {name} has the shape {tuple(tensor.shape)}.")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DataError(f"`x` must be finite; got NaN or infinity in {name}. Remove or impute them.")
+    return made
 
 
 def examine(engine: Engine, x: Inputs, draws: int, seed: int) -> PriorOutputs:
@@ -124,6 +150,12 @@ def _sane_factor(engine: Engine, theta: Tensor, x: Inputs) -> float:
 
 def _size(outputs: Tensor) -> float:
     return float(outputs.double().square().mean().sqrt())
+
+
+def _usual_size(draws: Tensor) -> float:
+    """The median over draws of their root mean squares: under hyper-priors of heavy tails a few are beyond all bounds,
+    which is what such are for."""
+    return float(draws.double().flatten(1).square().mean(1).sqrt().nan_to_num(nan=math.inf).median())
 
 
 def size_of(x: Inputs) -> float:
@@ -183,12 +215,12 @@ def _quick(engine: Engine, x: Inputs, seed: int) -> tuple[float, float, float, f
     prior's weights; ``None`` where nothing is absurd."""
     theta, standard = _draws(engine, _DRAWS, seed)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        size = _size(engine.outputs(theta, x))
+        size = _usual_size(engine.outputs(theta, x))
         if size <= LARGE:
             return None
         scaled = _of_size_one(x)
         usual = _size(engine.outputs(standard, scaled))
         if not math.isfinite(usual) or size <= ABSURD * usual:
             return None
-        width = _size(theta[:, : engine.layout.network_size])
-        return size, usual, _size(engine.outputs(theta, scaled)), width
+        width = _usual_size(theta[:, : engine.layout.network_size])
+        return size, usual, _usual_size(engine.outputs(theta, scaled)), width

@@ -44,6 +44,7 @@ def known(tmp_path, monkeypatch):
 
 
 def target(*, norm=False, outcome=None, width=16, prior=None):
+    torch.manual_seed(1)
     layers = [nn.Linear(4, width), *([nn.BatchNorm1d(width)] if norm else []), nn.ReLU(), nn.Linear(width, 3)]
     return tp.Target(nn.Sequential(*layers), outcome or tp.Categorical(), prior or tp.GaussianPrior(1.0))
 
@@ -84,6 +85,30 @@ def test_numbers_and_networks_that_are_trained(known):
 
 
 @pytest.mark.filterwarnings("ignore:held-out rows were predicted best", "ignore:Laplace knows no rows")
+class Bare(nn.Module):
+    """Parameters that no module can make afresh."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 3))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def test_what_network_or_prior_refuse_is_passed_over(known, monkeypatch):
+    monkeypatch.setattr(tp.inference.base.Engine, "prefers_batched_training", lambda self: True)
+    for prior in (tp.LaplacePrior(1.0), tp.StudentTPrior(3.0)):
+        chosen = Auto(1.0).choose(target(prior=prior), data(), trains=True)
+        assert chosen.why.startswith("Ensemble")  # not Laplace, though it would be the best for the price
+        with pytest.raises(ArgumentError, match="none takes this network and this prior"):
+            Auto(1.0).choose(target(prior=prior), data(), trains=False)
+    bare = tp.Target(Bare(), tp.Categorical(), tp.GaussianPrior(1.0))
+    assert Auto(0.5).choose(bare, data(), trains=True).why.startswith("Laplace")
+    assert "say how long" in Auto().choose(target(), data(), trains=False).why
+
+
+@pytest.mark.filterwarnings("ignore:held-out rows were predicted best")
 def test_fit_takes_it_and_runs_as_long_as_it_needs(known, tmp_path, capsys):
     given = data()
     fitted = tp.fit(target(), tp.auto("1.5x"), given, epochs=10, batch_size=20, seed=0, progress=True)

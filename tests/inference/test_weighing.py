@@ -51,6 +51,20 @@ def test_the_impossible_has_next_to_nothing():
     assert weight_of_first(never, good) == pytest.approx(2 / 101.5, abs=1e-4)
 
 
+def test_a_row_that_neither_allows_tells_nothing(monkeypatch):
+    first, second = torch.full((51,), -1.0), torch.full((51,), -9.0)
+    wanted = weight_of_first(first[1:], second[1:])
+    first[0] = second[0] = -math.inf
+    assert weight_of_first(first, second) == pytest.approx(wanted, abs=1e-9)
+    assert weight_of_first(torch.tensor([-1e18]), torch.tensor([-1e18])) == pytest.approx(0.8, abs=1e-3)
+    monkeypatch.setattr("temperance.inference.weighing._ROWS", 7)  # in blocks it is the same
+    weights = torch.linspace(0, 2, 51)
+    assert weight_of_first(first, second) == pytest.approx(wanted, abs=1e-9)
+    assert weight_of_first(first, second, weights) == pytest.approx(
+        by_hand(first[1:].double(), second[1:].double(), weights[1:].double()), abs=2e-3
+    )
+
+
 def test_densities_are_those_that_prediction_has():
     target, train, test = problem()
     fitted = tp.fit(target, tp.Variational(lr=0.01), train, steps=60)

@@ -98,3 +98,33 @@ def test_the_spread_is_that_of_a_linear_model_in_closed_form():
     assert tp.diagnose.prior_outputs(problem(tp.GaussianPrior(1e-4)), X).saturated == 0.0
     with pytest.raises(ArgumentError, match="`draws` must"):
         tp.diagnose.prior_outputs(target, X, draws=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (None, "`x` must be rows of inputs"),
+        ("a", "`x` must be rows of inputs"),
+        (torch.randn(4, 9), "cannot take inputs of shape"),
+        (torch.randn(6), "cannot take inputs of shape"),
+        ((torch.randn(4, 6), torch.zeros(4)), "cannot take inputs of shape"),
+        (torch.full((2, 6), float("nan")), "`x` must be finite"),
+        (torch.empty(0, 6), "`x` must have at least one row"),
+    ],
+)
+def test_inputs_that_are_none(x, words):
+    with pytest.raises(tp.errors.TemperanceError, match=words):
+        tp.diagnose.prior_outputs(problem(), x)
+
+
+def test_arrays_are_inputs():
+    assert tp.diagnose.prior_outputs(problem(), X.numpy()).size == tp.diagnose.prior_outputs(problem(), X).size
+
+
+def test_heavy_tails_of_a_scale_are_what_it_is_for():
+    vague = tp.GaussianPrior(tp.Learned(hyper=tp.InverseGamma(0.1, 0.1)))
+    found = [absurdity(Engine(problem(vague)), X, seed) for seed in range(10)]
+    assert not all(found)
+    assert not any("nan" in each for each in found if each)
+    wide = tp.GaussianPrior(tp.Learned(100.0))
+    assert all(absurdity(Engine(problem(wide)), X, seed) is not None for seed in range(5))

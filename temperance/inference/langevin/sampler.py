@@ -207,7 +207,10 @@ class LangevinSampler(Sampler):
         elif self.heating(1) is None:
             raise ArgumentError(f"`lr` must be a number for {type(self).__name__}; only SGHMC and BAOAB can set it.")
         elif self.preconditioner is not None:
-            raise ArgumentError("`preconditioner` must be None where `lr` is Thermal(), which sets masses itself.")
+            raise ArgumentError(
+                "`preconditioner` must be None where `lr` is Thermal(), which sets masses itself; with Layerwise() "
+                "give a learning rate, lr=0.03."
+            )
         check_flag(self.allow_batch_norm, "allow_batch_norm")
         if self.preconditioner is not None and not isinstance(self.preconditioner, Layerwise):
             raise ArgumentError(f"`preconditioner` must be Layerwise() or None; got {shown(self.preconditioner)}.")
@@ -250,7 +253,7 @@ class LangevinSampler(Sampler):
         )
         state.to_estimate = self.preconditioner.batches if self.preconditioner is not None else 0
         if isinstance(self.lr, Thermal):
-            state.settling = Settling.begin(theta, engine.layout)
+            state.settling = Settling.begin(theta, engine.layout, starts.given is None and self.lr.descent > 0)
         return state
 
     def step(self, engine: Engine, state: ChainState, batch: Batch) -> tuple[ChainState, Info]:
@@ -306,15 +309,22 @@ class LangevinSampler(Sampler):
         state.moved = False
         heating = self.heating(batch.num_data)
         assert heating is not None
-        if batch.progress >= rule.share and settling.steps:
+        loss = float(losses.amax())
+        finite = math.isfinite(loss) and math.isfinite(float(_wide(state.grad).sum()))
+        if settling.moment is not None:
+            if batch.progress < rule.descent:
+                return self._goes_down(state, batch.progress / rule.descent, finite)
+            settling.arrive(state.theta, state.slots["velocity"], batch.progress)
+            state.first_loss = None
+        if batch.progress >= settling.began + rule.share and settling.steps:
             self._change_masses(state, settling.settled(rule, state.scale, heating[0], engine.temperature))
             state.settling = None
             return True
-        loss = float(losses.amax())
-        if state.first_loss is None and math.isfinite(loss):
+        if state.first_loss is None and finite:
             state.first_loss = loss
-        finite = math.isfinite(float(_wide(state.grad).sum()))
         if not finite or settling.has_left(loss, state.first_loss or 0.0):
+            if settling.given_up:
+                return True  # to be judged as any chain is
             self._go_home(state, settling)
             return False
         layout, sizes = state.layout, _sizes(state.layout)
@@ -325,12 +335,24 @@ class LangevinSampler(Sampler):
         still = settling.stands_still
         if settling.look(_squares(layout, state.grad) / sizes, kinetic):
             temperature, bias = engine.temperature * state.heat, self.kinetic_bias(state.pace)
-            later = batch.progress >= 0.5 * rule.share
+            later = batch.progress >= settling.began + 0.5 * rule.share
             if temperature > 0:
                 self._change_masses(
                     state, settling.choose(rule, state.scale, heating[0], temperature, bias, sizes, heating[1], later)
                 )
         return not still
+
+    def _goes_down(self, state: ChainState, part: float, finite: bool) -> bool:
+        """A step towards a mode, which is no move of the chain; whether that is hopeless, and so to be judged."""
+        settling, velocity = state.settling, state.slots["velocity"]
+        assert settling is not None
+        if finite:
+            settling.descend(state.theta, state.grad, velocity, part)
+        elif settling.given_up:
+            return True
+        else:
+            settling.climb_back(state.theta, velocity)
+        return False
 
     def _go_home(self, state: ChainState, settling: Settling) -> None:
         """Where the chains began, standing, with smaller steps."""

@@ -16,6 +16,8 @@ from temperance.inference.card import Card, MethodFamily, Recipe
 from temperance.inference.langevin.sampler import ChainState, LangevinSampler, Layerwise, Tempo, check_momentum
 from temperance.inference.langevin.thermal import Thermal
 
+_USUAL = 0.03  # ℓ, with masses by layer
+
 
 @dataclass(frozen=True, eq=False)
 class SGHMC(LangevinSampler):
@@ -33,7 +35,9 @@ class SGHMC(LangevinSampler):
     as h → 0 its kinetic temperature is 2T/(1+β), while θ is right.
 
     Args:
-        lr: ℓ, the learning rate of ``torch.optim.SGD`` on the mean loss; ``Thermal()`` finds one for each tensor.
+        lr: ℓ, the learning rate of ``torch.optim.SGD`` on the mean loss. Without one, :class:`Thermal` goes down to a
+            mode first and finds a step for each tensor: half of the run, which ``Collect`` leaves out. (With a
+            ``preconditioner``, and no ``lr``, it is 0.03.)
         momentum: β, the momentum of ``torch.optim.SGD``.
         preconditioner: :class:`Layerwise` masses, or ``None`` for M = I.
         allow_batch_norm: sample though the network has batch norm, whose likelihood is not a product over examples.
@@ -51,10 +55,11 @@ class SGHMC(LangevinSampler):
         MethodFamily.LANGEVIN,
         papers=("Chen et al., Stochastic gradient Hamiltonian Monte Carlo, ICML 2014", *Layerwise.card.papers),
         exact="its own, known law; SGD with momentum as T → 0",
+        cost="two copies more while it looks for steps",
         recipes=(
             Recipe(
                 "sghmc",
-                "WarmStart(Collect(SGHMC(lr=Thermal())), MAP(lr=5e-3, patience=0.1))",
+                "WarmStart(Collect(SGHMC()), MAP(lr=5e-3, patience=0.1))",
                 "draws around a trained network, by SG Hamiltonian Monte Carlo",
             ),
         ),
@@ -63,14 +68,16 @@ class SGHMC(LangevinSampler):
 
     exact: ClassVar[Exactness] = Exactness.OWN_LAW
 
-    lr: float | Thermal = 0.03
+    lr: float | Thermal = None  # type: ignore[assignment]  # said by __post_init__
     momentum: float = 0.9
     preconditioner: Layerwise | None = None
     allow_batch_norm: bool = False
 
     def __post_init__(self) -> None:
-        self._check()
         check_momentum(self.momentum)
+        if self.lr is None:  # masses by layer and steps by heat are two ways to one end
+            object.__setattr__(self, "lr", Thermal() if self.preconditioner is None else _USUAL)
+        self._check()
 
     def law(self, precision: Tensor, num_data: int, temperature: float) -> Tensor:
         """T Λ⁻¹ b (b I − h²Λ/4)⁻¹, b = (1 + β)/2."""

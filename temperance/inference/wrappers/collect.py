@@ -190,7 +190,8 @@ class Collect(Wrapper):
     ) -> tuple[CollectState, Info]:
         if not info.status.ok:
             return state, info
-        if chain.reading is not None and batch.step >= self._burn(batch.total_steps):
+        settled = chain.settling is None
+        if chain.reading is not None and settled and batch.step >= self._burn(batch.total_steps):
             state.readings.append(_as_row(chain, engine.temperature, batch.step))
         if self._is_due(state, batch.step + 1, batch.total_steps):
             if not bool(torch.isfinite(chain.theta).all()):
@@ -205,7 +206,10 @@ class Collect(Wrapper):
     def _is_due(self, state: CollectState, done: int, total: int | None) -> bool:
         """Whether the place after ``done`` steps is a draw."""
         burn = self._burn(total)
-        if done <= burn or not self.base.chain(state.base).moved:
+        chain = self.base.chain(state.base)
+        if (
+            done <= burn or not chain.moved or chain.settling is not None
+        ):  # a sampler that looks for steps has no law yet
             return False
         if self._by_cycle:
             return bool(self.base.at_end(state.base))

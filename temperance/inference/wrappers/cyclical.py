@@ -146,6 +146,9 @@ class Cyclical(SamplerWrapper):
     def _set_tempo(self, state: CyclicalState) -> None:
         chain, t = self.chain(state), state.clock
         chain.heat, place = 1.0, 0.0
+        if chain.settling is not None:  # steps are looked for at full pace and heat; cycles begin after that
+            chain.pace = 1.0
+            return
         if t < self.start:
             if self.ramp:
                 chain.heat = min(1.0, max(0.0, (t - (self.start - self.ramp)) / self.ramp))
@@ -160,7 +163,8 @@ class Cyclical(SamplerWrapper):
         state.ended = state.begins = False
 
     def _tick(self, state: CyclicalState) -> CyclicalState:
-        if self.chain(state).moved:
+        chain = self.chain(state)
+        if chain.moved and chain.settling is None:
             state.clock += 1
             past = state.clock - self.start
             state.begins = past >= 0 and past % self.cycle == 0

@@ -209,7 +209,7 @@ class Refit(Wrapper):
             state.most_epochs = made / per_epoch
             wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
             state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
-            state.same_rows = whole is batch.whole
+            state.same_rows = batch.held_out is not None and whole is batch.whole
             if batch.held_out is not None and self._corrects_noise(engine):
                 (point,) = self.pilot.posteriors(engine, state.pilot, None)
                 state.noise_shift = wanted_shift(engine, point, batch.held_out)

@@ -309,7 +309,7 @@ def test_batch_norm_on_demand_keeps_its_statistics_with_each_draw():
     network = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     target = tp.Target(network, tp.Normal(1.0), tp.GaussianPrior(1.0))
     data = (torch.randn(8, 2), torch.randn(8, 1))
-    method = tp.Collect(tp.SGHMC(allow_batch_norm=True), burn=2, every=2)
+    method = tp.Collect(tp.SGHMC(lr=0.03, allow_batch_norm=True), burn=2, every=2)
     draws = tp.fit(target, method, data, steps=6).posterior
     means = draws.buffers["1.running_mean"]
     assert means.shape == (2, 4)

@@ -180,6 +180,11 @@ def test_an_interrupted_pilot_has_no_posterior():
         method.posteriors(engine, state, data)
 
 
+def test_too_few_rows_to_keep_any_apart_are_no_rows_that_cannot_be_joined():
+    fitted = tp.fit(linear(), tp.Refit(tp.MAP(lr=0.02), STOPS), line(12), epochs=20, batch_size=6)
+    assert not any("cannot be joined" in remark for remark in fitted.info.remarks)
+
+
 def test_a_pilot_that_is_best_at_its_end_is_told():
     target, data = overfitter()
     with pytest.warns(tp.errors.TemperanceWarning, match="a longer run would predict better"):

@@ -1,0 +1,136 @@
+"""``python -m benchmarks.tables``: true posteriors of small networks on tables, beside *sklearn-contrib-bde*.
+
+Both have eight networks of 16-16 units with noise that may vary, under N(0, 1): trained with early stopping, then each
+the start of a chain. Ours are NUTS, 300 steps of warm-up and 100 draws (recipe ``mile``, with eight members); bde's are
+microcanonical Langevin chains, with the settings of its documentation. Each fit is a process of its own, one after the
+other; seconds are those of the processor, compiling included. ``refit`` beside them is the library's recommended
+default on a 50-50 network with one noise level, for what a tenth of the time buys.
+
+Needs the six UCI sets (``TEMPERANCE_DATA``) and the environment ``bde-peers`` (``make peers``). Results are appended to
+``benchmarks/results/tables.jsonl`` one by one, and what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import temperance as tp
+from benchmarks.peers import REPOSITORY, python_of
+
+SETS = ("concrete", "energy", "naval", "power-plant", "protein", "wine-red")
+OURS = {
+    "mile": tp.Ensemble(tp.WarmStart(tp.Collect(tp.Warmup(tp.NUTS(max_depth=8), 300), last=100)), 8),
+    "refit": tp.Refit(
+        tp.Ensemble(tp.SWAG(tp.MAP(lr=2e-3), start=0.75), 5), tp.MAP(lr=2e-3, patience=0.1), stretch=1.33
+    ),
+}
+ROWS = 1500
+RESULTS = REPOSITORY / "benchmarks" / "results" / "tables.jsonl"
+
+
+def rows_of(name: str, split: int) -> tuple[tp.data.Data, tp.data.Data]:
+    """At most 1,500 training rows and 2,000 test rows, standardised."""
+    train, test = tp.data.load(name, split=split)
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(split))
+    return train.subset(order[:ROWS].sort().values), test.subset(slice(0, 2000))
+
+
+def ours(name: str, split: int, method: str) -> dict[str, float]:
+    """One fit of ours, in this process."""
+    train, test = rows_of(name, split)
+    inputs = train.x.shape[1]
+    torch.manual_seed(split)
+    if method == "mile":
+        network, likelihood = tp.nn.MLP(inputs, [16, 16], 2), tp.HeteroscedasticNormal()
+    else:
+        network, likelihood = tp.nn.MLP(inputs, [50, 50], 1), tp.Normal()
+    target = tp.Target(network, likelihood, tp.GaussianPrior(1.0))
+    options: dict[str, Any] = {} if method == "mile" else {"epochs": 250, "batch_size": 64}
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = tp.fit(target, OURS[method], train, seed=split, progress=False, **options)
+    seconds = time.process_time() - began
+    scores = fitted.evaluate(test)
+    return {"log_loss": scores["log_loss"], "rmse": scores["rmse"], "seconds": seconds}
+
+
+def measured(name: str, split: int, method: str) -> dict[str, float]:
+    """The same in a fresh process, of ours or of the peer."""
+    if method != "bde":
+        command = [sys.executable, "-m", "benchmarks.tables", "--one", name, str(split), method]
+        return dict(json.loads(_last_line(command)))
+    train, test = rows_of(name, split)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npz"
+        arrays = {"x": train.x, "y": train.y.reshape(-1, 1), "test_x": test.x, "test_y": test.y}
+        np.savez(path, seed=split, **{key: value.float().numpy() for key, value in arrays.items()})
+        command = [str(python_of("bde-peers")), "-m", "benchmarks.peer_scripts.bde_table", str(path)]
+        return dict(json.loads(_last_line(command)))
+
+
+def _last_line(command: list[str]) -> str:
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def table(found: list[dict[str, Any]], methods: list[str]) -> str:
+    """Means over splits, as Markdown."""
+    lines = [
+        f"| set | splits | {' | '.join(f'{m}: log-loss, RMSE, CPU s' for m in methods)} |",
+        f"|{'---|' * (2 + len(methods))}",
+    ]
+    for name in dict.fromkeys(each["set"] for each in found):
+        here = [each for each in found if each["set"] == name]
+        cells = []
+        for method in methods:
+            own = [each for each in here if each["method"] == method]
+            means = [float(np.mean([each[k] for each in own])) for k in ("log_loss", "rmse", "seconds")] if own else []
+            cells.append(f"{means[0]:.3f}, {means[1]:.3f}, {means[2]:.0f}" if own else "–")
+        lines.append(f"| {name} | {len({each['split'] for each in here})} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run what is not there yet, then print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--methods", default="mile,bde,refit")
+    parser.add_argument("--one", nargs=3, metavar=("SET", "SPLIT", "METHOD"), help="one fit of ours, in this process")
+    options = parser.parse_args()
+    if options.one:
+        name, split, method = options.one
+        print(json.dumps(ours(name, int(split), method)))
+        return 0
+    RESULTS.parent.mkdir(exist_ok=True)
+    found = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    methods = options.methods.split(",")
+    for split in range(options.splits):
+        for name in options.sets.split(","):
+            for method in methods:
+                if any((e["set"], e["split"], e["method"]) == (name, split, method) for e in found):
+                    continue
+                found.append({"set": name, "split": split, "method": method, **measured(name, split, method)})
+                with RESULTS.open("a") as file:
+                    file.write(json.dumps(found[-1]) + "\n")
+                print(found[-1], flush=True)
+    print(table(found, methods))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
