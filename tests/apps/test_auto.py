@@ -44,7 +44,6 @@ def known(tmp_path, monkeypatch):
 
 
 def target(*, norm=False, outcome=None, width=16, prior=None):
-    torch.manual_seed(1)
     layers = [nn.Linear(4, width), *([nn.BatchNorm1d(width)] if norm else []), nn.ReLU(), nn.Linear(width, 3)]
     return tp.Target(nn.Sequential(*layers), outcome or tp.Categorical(), prior or tp.GaussianPrior(1.0))
 
@@ -84,7 +83,6 @@ def test_numbers_and_networks_that_are_trained(known):
     assert "higher than that of the network itself" in chosen.why
 
 
-@pytest.mark.filterwarnings("ignore:held-out rows were predicted best", "ignore:Laplace knows no rows")
 class Bare(nn.Module):
     """Parameters that no module can make afresh."""
 
@@ -108,7 +106,7 @@ def test_what_network_or_prior_refuse_is_passed_over(known, monkeypatch):
     assert "say how long" in Auto().choose(target(), data(), trains=False).why
 
 
-@pytest.mark.filterwarnings("ignore:held-out rows were predicted best")
+@pytest.mark.filterwarnings("ignore:held-out rows were predicted best", "ignore:Laplace knows no rows")
 def test_fit_takes_it_and_runs_as_long_as_it_needs(known, tmp_path, capsys):
     given = data()
     fitted = tp.fit(target(), tp.auto("1.5x"), given, epochs=10, batch_size=20, seed=0, progress=True)
