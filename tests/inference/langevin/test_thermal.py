@@ -28,8 +28,15 @@ def target(likelihood, temperature=1.0):
     return tp.Target(net, likelihood, tp.GaussianPrior(1.0), temperature=temperature)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.4])
-@pytest.mark.parametrize("sampler", [tp.SGHMC, tp.BAOAB])
+@pytest.mark.parametrize(
+    ("sampler", "temperature"),
+    [
+        (tp.SGHMC, 1.0),
+        (tp.BAOAB, 0.4),
+        pytest.param(tp.SGHMC, 0.4, marks=pytest.mark.slow),
+        pytest.param(tp.BAOAB, 1.0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_law_is_right_where_it_is_known(sampler, temperature):
     """Mean and variances of a linear model, though nobody has said how large a step may be."""
     data, scale = line(), 0.05
