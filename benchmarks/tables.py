@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -81,7 +82,8 @@ def measured(name: str, split: int, method: str) -> dict[str, float]:
 
 
 def _last_line(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads that wait for each other are no work of either
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=variables)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return done.stdout.strip().splitlines()[-1]
