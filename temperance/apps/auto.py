@@ -105,9 +105,10 @@ class Auto(Choice):
 
 def auto(budget: str | float = "2x") -> Auto:
     """A method that ``fit`` chooses when it sees target and data: by the outcome, by whether the network is trained
-    already, by what ``budget`` allows (in trainings of one network, ``"2x"`` or 2), from what was measured of every
-    family on 26 tasks (docs/which-method.md). ``epochs`` then is how long one network would be trained; what was chosen
-    and why is in ``fitted.method`` and ``fitted.info.chosen``.
+    already (``start`` is given, and no ``epochs``), by what ``budget`` allows (in trainings of one network, ``"2x"`` or
+    2), from what was measured of every family on the tasks of docs/which-method.md. ``epochs`` is how long one network
+    would be trained: a method that has two parts runs longer. What was chosen and why is in ``fitted.method`` and
+    ``fitted.info.chosen``.
 
     >>> import temperance as tp
     >>> train, test = tp.data.load("iris")
@@ -118,7 +119,7 @@ def auto(budget: str | float = "2x") -> Auto:
     """
     if isinstance(budget, str):
         try:
-            return Auto(float(budget.strip().removesuffix("x")))
+            return Auto(float(budget.strip().lower().removesuffix("x")))
         except ValueError:
             raise ArgumentError(f"`budget` must be a number of trainings, '2x' or 2; got {shown(budget)}.") from None
     return Auto(budget)
@@ -166,7 +167,7 @@ def _why(best: Record, kind: str, at_once: bool, paid: bool, budget: float) -> s
         words += f" It costs about {price:.1f} trainings of one network"
         words += "." if paid else f", more than the {budget:g} allowed: nothing that was measured costs less."
     if kind == TRAINED:
-        words += " (Without `epochs` or `steps` the network is taken to be trained; if it is not, say how long.)"
+        words += " (With `start` and without `epochs` a network is taken to be trained already.)"
     return words
 
 

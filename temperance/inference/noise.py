@@ -6,6 +6,8 @@ has not come to rest. Rows that were held out from a pilot know how large it sho
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ _SHIFTS = torch.arange(-80, 81, dtype=torch.float64) * 0.05  # log factors on th
 _ROWS = 2000  # of those that were learned from, at most
 _DRAWS = 30
 _AT_ONCE = 8  # draws
-_WORTH = 2.0  # nats that held-out rows must gain: of a right noise they gain that by chance one time in twenty
+_LOWER, _HIGHER = 2.0, 1.0  # standard errors that are kept back: too small a noise is the worse mistake
+_MOST = 0.5  # by which a noise is raised at most, in its logarithm: one wild row of thirty wants more than that
 
 
 def noise_entries(engine: Engine) -> Tensor:
@@ -63,9 +66,15 @@ def best_shift(engine: Engine, posterior: Posterior, data: Data) -> tuple[float,
 
 
 def wanted_shift(engine: Engine, posterior: Posterior, held_out: Data) -> float | None:
-    """What held-out rows add to the logarithm of a learned noise; ``None`` where the noise as it is will do."""
-    shift, gain = best_shift(engine, posterior, held_out)
-    return shift if gain >= _WORTH else None
+    """What held-out rows add to the logarithm of a learned noise: what they want of it, less two standard errors where
+    that is lower and one where it is higher (each number that was held out tells 2 of it), for few rows say little, and
+    they also said when to stop. At most ½. ``None`` where nothing is left."""
+    shift, _ = best_shift(engine, posterior, held_out)
+    count = len(held_out) if held_out.weights is None else float(held_out.weights.sum())
+    numbers = count * max(1, len(held_out.y.reshape(len(held_out), -1)[0]))
+    error = 1.0 / math.sqrt(2.0 * max(numbers, 1e-9))
+    kept = min(shift - _HIGHER * error, _MOST) if shift > 0 else -shift - _LOWER * error
+    return math.copysign(kept, shift) if kept > 0 else None
 
 
 def with_noise(engine: Engine, posterior: Posterior, data: Data, shift: float) -> Posterior:

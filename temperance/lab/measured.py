@@ -126,6 +126,8 @@ def page() -> str:
         "Log-losses are less that of MAP with tuned weight decay and early stopping (of a trained network: less its",
         "own), averaged over tasks; *worse on* counts tasks on which it is higher by more than 0.01 nats. Costs are in",
         "trainings of one network: of small networks, whose members train at once, and of large ones, by gradients.",
+        "A line that is written out, `Refit(...)` or `WarmStart(...)`, has two parts and wants more `epochs` than one",
+        "training: times `method.facts().longer`, as `auto` does.",
         "`python -m temperance.lab.measured` makes this page from a run of `temperance lab run defaults`; tasks",
         "and all numbers, are in [lab/defaults](lab/defaults/README.md).",
     ]

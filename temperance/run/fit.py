@@ -21,6 +21,7 @@ from temperance.engine.engine import Engine
 from temperance.inference.base import Facts, Inference
 from temperance.inference.choice import Choice, Chosen
 from temperance.model.target import Target, first_rows
+from temperance.posteriors import centre_of
 from temperance.predict.prior_outputs import absurdity
 from temperance.run import store
 from temperance.run.fitted import Fitted
@@ -56,8 +57,8 @@ def fit(
         data: a :class:`~temperance.data.Data`, a pair ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
         epochs, steps: how long; one of the two.
         batch_size: rows a step; that of the ``DataLoader`` where one is given, else 128.
-        start: a trained module, or a vector θ, to start from; otherwise the network's own weights (an ensemble:
-            fresh ones for each member).
+        start: what to start from: an earlier fit (with the noise that it has learned), a trained module, or a vector
+            θ; otherwise the network's own weights (an ensemble: fresh ones for each member).
         seed: decides everything random; the same seed gives the same result, whatever the global random state.
         held_out: data (or a fraction of ``data``) kept apart, for early stopping and for choosing how wide a posterior
             is. Methods that choose by them (``Laplace``) keep a tenth of ``data`` apart where none are given.
@@ -80,7 +81,13 @@ def fit(
         )
     chosen: Chosen | None = None
     if isinstance(method, Choice):
-        chosen = method.choose(target, Data.of(data), trains=epochs is not None or steps is not None)
+        trains = epochs is not None or steps is not None
+        if not trains and start is None:
+            raise ArgumentError(
+                "`epochs` must say how long one network would be trained; got none. Of a network that is trained "
+                "already say start=network."
+            )
+        chosen = method.choose(target, Data.of(data), trains)
         method = chosen.method
         epochs, steps = (None if n is None else math.ceil(check_count(n, name) * method.facts().longer - 1e-9)
                          for name, n in (("epochs", epochs), ("steps", steps)))  # fmt: skip
@@ -98,7 +105,10 @@ def fit(
     known = Data.of(data)
     batch_size = check_count(batch_size if batch_size is not None else known.batch_size or 128, "batch_size")
     whole, held = given = _divided(known, held_out, method, facts, seed)
-    if isinstance(start, nn.Module):
+    if isinstance(start, Fitted):  # its noise too, which a module does not know
+        centre = centre_of(start.posterior).mean
+        target, start = target.adopting(start.network()), centre
+    elif isinstance(start, nn.Module):
         target = target.adopting(start)
     prepared = target.prepare(whole).to(target.device)
     target = target.beginning(prepared)
@@ -185,7 +195,8 @@ def _after_training(target: Target, start: nn.Module | None, data: Data, tell: b
     if tell and settled is not target:
         warnings.warn(
             f"{target.likelihood!r} learns its noise{_of_noise(settled, found)}, what the network's residuals on these "
-            f"{len(data)} rows say. New rows may be farther off: give the scale where you know it, or train.",
+            f"{len(data)} rows say. New rows may be farther off: give the fit itself where there is one, start=fitted, "
+            "rows that it has not seen, held_out=..., or the scale where you know it.",
             TemperanceWarning,
             stacklevel=3,
         )

@@ -103,7 +103,12 @@ def test_what_network_or_prior_refuse_is_passed_over(known, monkeypatch):
             Auto(1.0).choose(target(prior=prior), data(), trains=False)
     bare = tp.Target(Bare(), tp.Categorical(), tp.GaussianPrior(1.0))
     assert Auto(0.5).choose(bare, data(), trains=True).why.startswith("Laplace")
-    assert "say how long" in Auto().choose(target(), data(), trains=False).why
+    assert "without `epochs`" in Auto().choose(target(), data(), trains=False).why
+
+
+def test_how_long_must_be_said_unless_a_trained_network_is_given(known):
+    with pytest.raises(ArgumentError, match="`epochs` must say how long"):
+        tp.fit(target(), tp.auto("2X"), data())
 
 
 @pytest.mark.filterwarnings("ignore:held-out rows were predicted best", "ignore:Laplace knows no rows")

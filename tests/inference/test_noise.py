@@ -78,9 +78,29 @@ def test_the_spread_of_a_posterior_takes_the_place_of_noise():
 
 def test_a_noise_that_is_right_stays():
     engine, theta = problem()
-    assert wanted_shift(engine, Point(theta), rows(engine, theta, 1.05)[0]) is None
-    assert wanted_shift(engine, Point(theta), rows(engine, theta, 1.3, count=8)[0]) is None  # too few to be sure
-    assert wanted_shift(engine, Point(theta), rows(engine, theta, 1.3, count=800)[0]) > 0.2
+    assert wanted_shift(engine, Point(theta), rows(engine, theta, 0.97)[0]) is None
+    assert wanted_shift(engine, Point(theta), rows(engine, theta, 0.6, count=6)[0]) is None  # too few to be sure
+
+
+@pytest.mark.parametrize(("outputs", "weight"), [(1, None), (2, None), (1, 0.25)])
+def test_it_is_moved_by_what_is_sure(outputs, weight):
+    engine, theta = problem(outputs)
+    weights = None if weight is None else torch.full((800,), weight, dtype=F64)
+    for spread in (1.5, 0.5):
+        data, _ = rows(engine, theta, spread, count=800, outputs=outputs, weights=weights)
+        best, _ = best_shift(engine, Point(theta), data)
+        error = 1 / math.sqrt(2 * 800 * outputs * (weight or 1))
+        kept = best - error if spread > 1 else best + 2 * error
+        assert wanted_shift(engine, Point(theta), data) == pytest.approx(kept)
+
+
+def test_a_wild_row_does_not_make_everything_uncertain():
+    engine, theta = problem()
+    data, _ = rows(engine, theta, 1.0, count=30)
+    wild = data.y.clone()
+    wild[3] += 60 * float(theta[noise_entries(engine)].exp())
+    assert best_shift(engine, Point(theta), tp.data.Data(data.x, wild))[0] > 2.0
+    assert wanted_shift(engine, Point(theta), tp.data.Data(data.x, wild)) == 0.5
 
 
 def test_it_does_not_fall_below_that_of_rows_that_were_learned_from():

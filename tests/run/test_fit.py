@@ -286,3 +286,20 @@ def test_targets_whose_squares_are_infinite_are_refused():
     y[3] = 1e30
     with pytest.raises(DataError, match=r"squares float32 can hold; got 1e\+30.*standardise"):
         tp.fit(target, tp.Laplace(tune=None), (x, y))
+
+
+def test_an_earlier_fit_is_a_start_with_the_noise_and_statistics_that_it_has():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=rng)
+    y = x @ torch.tensor([[1.0], [-0.5], [0.3]]) + 0.3 * torch.randn(60, 1, generator=rng)
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    target = tp.Target(net, tp.Normal(), tp.GaussianPrior(1.0))
+    first = tp.fit(target, tp.MAP(lr=0.01), (x[:50], y[:50]), epochs=40, batch_size=25)
+    fitted = tp.fit(target, tp.Laplace(tune=None), (x[:50], y[:50]), start=first)
+    assert torch.equal(fitted.posterior.mean, first.posterior.theta)
+    torch.testing.assert_close(fitted.predict(x).mean(), first.predict(x).mean(), atol=1e-5, rtol=1e-4)
+    again = tp.fit(target, tp.MAP(lr=1e-12), (x[:50], y[:50]), steps=1, batch_size=50, start=first)
+    torch.testing.assert_close(again.posterior.theta, first.posterior.theta)
+    several = tp.fit(target, tp.Ensemble(tp.MAP(lr=0.01), 2), (x, y), steps=2, batch_size=30)
+    with pytest.raises(tp.errors.ArgumentError, match="no one setting"):
+        tp.fit(target, tp.Laplace(), (x, y), start=several)

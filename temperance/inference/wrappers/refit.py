@@ -67,10 +67,12 @@ class Refit(Wrapper):
         then ``base``, from the start and on all rows, for ``stretch`` · e* epochs.
 
     A noise scale that is learned with the network is that of rows which the network fits, and where training ends early
-    it has not come to rest. Where held-out rows want another of the pilot clearly, by two nats and more, the noise of
-    what comes out is moved by the same factor; no lower, though, than makes rows that were learned from most likely:
+    it has not come to rest. Where held-out rows want another of the pilot, the noise of what comes out is moved by the
+    same factor, as far as so few rows can be trusted; no lower, though, than makes rows that were learned from most
+    likely. With δ what m held-out numbers want, and δ₀ the same of all rows and of the posterior that came out:
 
-        log σ ← log σ + max(δ, δ₀),     δ = argmax Σ_held-out log p(y | x, θ_e*, σ e^δ),  δ₀ the same of all rows.
+        log σ ← log σ + max(δ', δ₀),     δ' = δ + 2 / √(2m) if δ < 0,  min(δ − 1 / √(2m), ½) else,
+        δ = argmax Σ_held-out log p(y | x, θ_e*, σ e^δ).
 
     Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
     the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
