@@ -222,6 +222,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
         **{"theta": _ones(3), "prior_precision": _ones(3)},
         **{"inputs": _ones(2, 3), "roots": _ones(2, 1, 1)},
     },
+    "posteriors.Shifted": lambda: {"inner": _point(), "index": torch.tensor([0, 1]), "shift": _ones(2)},
     "posteriors.Pushforward": lambda: {"inner": _point(), "index": torch.tensor([0, 1]), "rest": _ones(4)},
     "posteriors.RadialPosterior": lambda: {"mean": _ones(3), "scale": _ones(3), "sizes": (3,)},
     "posteriors.Trace": _trace,
@@ -326,7 +327,7 @@ LEGAL: dict[str, str] = {
 
 LEGAL_OF_ONE: dict[str, str] = {
     "": (
-        "Width.rows Thermal.excess Thermal.share "
+        "Width.rows Thermal.excess Thermal.share posteriors.Shifted.shift "
         "Warmup.steps Warmup.mass Warmup.last decide.NormalInverseGamma.features linalg.DiagonalBlock.values "
         "posteriors.Affine.centre posteriors.Gaussian.mean posteriors.LaplacePosterior.mean "
         "posteriors.RadialPosterior.mean posteriors.RadialPosterior.scale "
@@ -334,7 +335,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "linalg.KroneckerBlock.in_scale linalg.LowRankBlock.values linalg.DiagonalCovariance.variance "
         "linalg.LowRankCovariance.variance linalg.LowRankCovariance.factor"
     ),
-    "0": "calibrate.VarianceScale.trim Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
+    "0": "Thermal.descent calibrate.VarianceScale.trim Tune.burn decide.Deferral.rows decide.EpsilonGreedy.epsilon",
     "1.5": (
         "ContaminatedNormal.factor FanIn.bias HalfCauchy.scale NonCentred.scale RandomBasis.scale "
         "decide.NeuralLinear.precision "
@@ -364,7 +365,7 @@ LEGAL_OF_ONE: dict[str, str] = {
         "posteriors.Process.prior_precision"
     ),
     "None {}": "posteriors.LaplacePosterior.buffers",
-    "None 1.5": "ContaminatedNormal.scale Normal.scale SWAG.lr StudentT.scale",
+    "None 1.5": "ContaminatedNormal.scale Normal.scale SGHMC.lr SWAG.lr StudentT.scale",
     "[] tuple": "nn.CNN.channels nn.MLP.hidden",
     "None lambda": "Target.subset",
     "-1 0 1.5 nan inf": "linalg.KroneckerBlock.rows",

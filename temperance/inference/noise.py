@@ -14,7 +14,8 @@ from torch import Tensor
 from temperance.core.seeds import generator
 from temperance.data.data import Data
 from temperance.engine.engine import Engine
-from temperance.posteriors import Posterior, shifted
+from temperance.posteriors import Posterior
+from temperance.posteriors.shifted import shifted
 
 _SHIFTS = torch.arange(-80, 81, dtype=torch.float64) * 0.05  # log factors on the scale: a fiftieth of it to fifty times
 _ROWS = 2000  # of those that were learned from, at most

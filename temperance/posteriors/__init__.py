@@ -23,7 +23,7 @@ from temperance.posteriors.point import Point
 from temperance.posteriors.process import Process
 from temperance.posteriors.pushforward import Pushforward
 from temperance.posteriors.radial import RadialPosterior
-from temperance.posteriors.shifted import Shifted, shifted
+from temperance.posteriors.shifted import Shifted
 from temperance.posteriors.trace import Trace
 from temperance.posteriors.with_statistics import WithStatistics
 
@@ -56,5 +56,4 @@ __all__ = [
     "WeightPosterior",
     "WithStatistics",
     "centre_of",
-    "shifted",
 ]

@@ -9,7 +9,8 @@ import temperance as tp
 from temperance.core.encoding import decode, encode
 from temperance.core.errors import ArgumentError
 from temperance.linalg.covariance import DiagonalCovariance
-from temperance.posteriors import Draws, Gaussian, Mixture, Point, Shifted, WithStatistics, shifted
+from temperance.posteriors import Draws, Gaussian, Mixture, Point, Shifted, WithStatistics
+from temperance.posteriors.shifted import shifted
 
 INDEX, SHIFT = torch.tensor([2, 0]), torch.tensor([0.5, -1.0])
 OFFSET = torch.tensor([-1.0, 0.0, 0.5, 0.0])
