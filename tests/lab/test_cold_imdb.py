@@ -59,8 +59,15 @@ def done(ce):
                 "configurational": 1.0 + 0.001 * seed,
                 "curvature": 2.0 + 0.01 * seed,
             }
-            result = {"ce": value + 0.001 * seed, "accuracy": 0.9 - value / 4 + 1e-4 * seed * len(method), **heat,
-                      "total_variation": value / 4, "agreement": 0.9, "hmc_log_loss": 0.3, "hmc_accuracy": 0.87}  # fmt: skip
+            result = {
+                "ce": value + 0.001 * seed,
+                "accuracy": 0.9 - value / 4 + 1e-4 * seed * len(method),
+                **heat,
+                "total_variation": value / 4,
+                "agreement": 0.9,
+                "hmc_log_loss": 0.3,
+                "hmc_accuracy": 0.87,
+            }
             finished.append(Finished(Cell(params), result, 1.0))
     return Cells(finished)
 
