@@ -25,6 +25,7 @@
 enum { IDENTITY, TANH, RELU, LEAKY_RELU, SIGMOID, SILU, ELU, SOFTPLUS };
 enum { CATEGORICAL, BERNOULLI, NORMAL, HETEROSCEDASTIC, LEARNED_NORMAL };
 #define MOST_LOG_NOISE 40 /* beyond which the noise grows no more */
+#define LEAST_LOG_NOISE (-20) /* below which it falls no more */
 
 typedef struct {
     int64_t in, out, weight, bias, activation; /* places in theta; a bias of -1 is none */
@@ -580,11 +581,12 @@ LOOP N(normal)(const REAL *restrict z, const REAL *restrict y, REAL factor, REAL
 LOOP N(heteroscedastic)(const REAL *restrict z, const REAL *restrict s, const REAL *restrict y, REAL factor,
                         REAL *restrict e, REAL *restrict d, REAL *restrict d_noise, int64_t n) {
     for (int64_t r = 0; r < n; r++) {
-        REAL capped = s[r] > MOST_LOG_NOISE ? MOST_LOG_NOISE : s[r], inverse = N(exponential)(-capped);
+        REAL capped = s[r] > MOST_LOG_NOISE ? MOST_LOG_NOISE : s[r] < LEAST_LOG_NOISE ? LEAST_LOG_NOISE : s[r];
+        REAL inverse = N(exponential)(-capped);
         REAL off = (z[r] - y[r]) * inverse;
         e[r] += (REAL)0.5 * off * off + capped;
         d[r] = factor * off * inverse;
-        d_noise[r] = s[r] > MOST_LOG_NOISE ? 0 : factor * (1 - off * off);
+        d_noise[r] = s[r] > MOST_LOG_NOISE || s[r] < LEAST_LOG_NOISE ? 0 : factor * (1 - off * off);
     }
 }
 

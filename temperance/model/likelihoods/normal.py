@@ -14,6 +14,7 @@ from temperance.model.likelihoods.real import LOG_SCALE, AdditiveGaussianNoise, 
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _MOST = 40.0  # log s at most: in float32 exp(2 · 40) is finite, exp(2 · 45) is not
+_LEAST = -20.0  # and at least: a scale of 2e-9 is none, and one of 0 makes densities of 0 / 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,8 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
 @dataclass(frozen=True, eq=False)
 class HeteroscedasticNormal(GaussianNoise):
     """y ~ N(m(x), s(x)²) with noise that depends on the input: the network gives 2D outputs, D means then D values of
-    log s. Beyond e⁴⁰ the noise grows no more: far from the training rows its square would not be finite.
+    log s. Beyond e⁴⁰ the noise grows no more, and below e⁻²⁰ it falls no more: far from the training rows densities
+    would not be finite.
 
     >>> HeteroscedasticNormal().log_prob(torch.zeros(1, 2), torch.zeros(1, 1), {})
     tensor([-0.9189])
@@ -102,19 +104,19 @@ class HeteroscedasticNormal(GaussianNoise):
 
     def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
-        return outputs[..., outputs.shape[-1] // 2 :].clamp(max=_MOST).exp()
+        return outputs[..., outputs.shape[-1] // 2 :].clamp(_LEAST, _MOST).exp()
 
     def row_slopes(
         self, outputs: Tensor, y: Tensor, learned: LearnedValues
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """(m − y) / s² in the means, 1 − ((m − y) / s)² in the log scales."""
         means, log_scale = outputs.chunk(2, -1)
-        capped = log_scale.clamp(max=_MOST)
+        capped = log_scale.clamp(_LEAST, _MOST)
         scale = capped.exp()
         z = (means - y) / scale
         squares = z.square()
         each = (0.5 * squares + (capped + _HALF_LOG_2PI)).sum(-1)
-        return each, torch.cat([z / scale, (1.0 - squares) * (log_scale <= _MOST)], -1), {}
+        return each, torch.cat([z / scale, (1.0 - squares) * (log_scale == capped)], -1), {}
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """diag(1/s², 2)."""

@@ -167,6 +167,17 @@ def test_sizes_that_fill_no_vector(widths, rows, chains, dtype):
 
 
 @compiler
+@pytest.mark.parametrize("scale", [8.0, 40.0])
+def test_noise_beyond_both_ends(scale):
+    """log s of ±hundreds: the noise stays between e⁻²⁰ and e⁴⁰, and has no slope outside."""
+    of = problem((3, 8, 2), "relu", "heteroscedastic", dtype=torch.float64)
+    outputs = Engine(of.exact).outputs(of.theta(4, scale).double(), of.data.x.double())[..., 1]
+    assert bool((outputs < -20).any())
+    assert bool((outputs > 40).any())
+    compare(of, 4, scale)
+
+
+@compiler
 @pytest.mark.parametrize("scale", [1e-4, 10.0, 100.0])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_small_and_saturated(activation, scale):
