@@ -61,7 +61,10 @@ def measured(done: Cells, settings: DefaultsSettings) -> dict[str, Any]:
                     "gradients": 0.0 if math.isnan(steps) else round(steps * facts.streams, 2),
                 }
             )
-    splits = min(len(Board(done, [task], BASELINE).scores("log_loss", task, BASELINE)) for task in tasks)
+    before = json.loads(MEASURED.read_text(encoding="utf-8"))["kinds"] if MEASURED.exists() else {}
+    made = {kind: entries or before.get(kind, []) for kind, entries in made.items()}  # what this run has not stays
+    counts = [len(Board(done, [task], BASELINE).scores("log_loss", task, BASELINE)) for task in tasks]
+    splits = min(count for count in counts if count)
     return {"splits": splits, "families": _families(done, tasks), "kinds": made}
 
 
