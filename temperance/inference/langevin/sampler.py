@@ -313,7 +313,7 @@ class LangevinSampler(Sampler):
         finite = math.isfinite(loss) and math.isfinite(float(_wide(state.grad).sum()))
         if settling.moment is not None:
             if batch.progress < rule.descent:
-                return self._goes_down(state, batch.progress / rule.descent, finite)
+                return self._goes_down(state, batch.progress / rule.descent, rule.descent * batch.total_steps, finite)
             settling.arrive(state.theta, state.slots["velocity"], batch.progress)
             state.first_loss = None
         if batch.progress >= settling.began + rule.share and settling.steps:
@@ -342,12 +342,12 @@ class LangevinSampler(Sampler):
                 )
         return not still
 
-    def _goes_down(self, state: ChainState, part: float, finite: bool) -> bool:
+    def _goes_down(self, state: ChainState, part: float, steps: float, finite: bool) -> bool:
         """A step towards a mode, which is no move of the chain; whether that is hopeless, and so to be judged."""
         settling, velocity = state.settling, state.slots["velocity"]
         assert settling is not None
         if finite:
-            settling.descend(state.theta, state.grad, velocity, part)
+            settling.descend(state.theta, state.grad, velocity, part, steps)
         elif settling.given_up:
             return True
         else:

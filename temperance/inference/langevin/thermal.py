@@ -23,7 +23,8 @@ _GROWTH = 2.0  # of the squared step, at most, from round to round
 _RETREAT = 10.0  # by which squared steps fall where the chain has left all bounds
 _RECOVERY = 1.5  # by which a bound that was found too hot is eased in a round that is not
 _RETREATS = 50  # after which a chain that leaves is given up
-_RATE, _DECAYS, _EPSILON = 5e-3, (0.9, 0.99), 1e-8  # of Adam, on the way down
+_DECAYS, _EPSILON = (0.9, 0.99), 1e-8  # of Adam, on the way down
+_REACH, _SLOWEST, _FASTEST = 3.0, 5e-3, 2e-2  # how far a weight can go on it, at least, and the learning rates for it
 _BLOWN_UP = 100.0  # times the loss at the start (or one nat): the chain has left
 
 
@@ -38,11 +39,11 @@ class Thermal(Value):
 
     Heat says nothing about a chain that is still on its way down, so where no start is given (``fit(..., start=...)``,
     :class:`~temperance.WarmStart`) the first ``descent`` of the run goes down by Adam, at a learning rate that falls
-    from 0.005 to nothing. For the next ``share`` of the run, while nothing is kept yet, h_s is set to what makes the
-    second term ``excess``; every 20 steps the temperature itself is read, and the bound on a tensor that is hotter is
-    lowered. So a learned noise, whose gradients are those of all rows at once, never shares a step with weights. A
-    chain that leaves all bounds goes back to where it began, with smaller steps. Afterwards steps stay as they were on
-    average in the second half of this time, so the law that is sampled does not move.
+    from 0.005 (up to 0.02 in short runs) to nothing. For the next ``share`` of the run, while nothing is kept yet, h_s
+    is set to what makes the second term ``excess``; every 20 steps the temperature itself is read, and the bound on a
+    tensor that is hotter is lowered. So a learned noise, whose gradients are those of all rows at once, never shares a
+    step with weights. A chain that leaves all bounds goes back to where it began, with smaller steps. Afterwards steps
+    stay as they were on average in the second half of this time, so the law that is sampled does not move.
 
     Args:
         excess: of the temperature, that the gradients' noise may cause.
@@ -101,14 +102,15 @@ class Settling:
         moment = torch.zeros_like(theta) if descends else None
         return cls(theta.detach().clone(), zeros, zeros.clone(), bound, zeros.clone(), moment=moment)
 
-    def descend(self, theta: Tensor, grad: Tensor, first_moment: Tensor, part: float) -> None:
-        """One step of Adam; ``part``: how much of the way down lies behind, from 0 to 1."""
+    def descend(self, theta: Tensor, grad: Tensor, first_moment: Tensor, part: float, steps: float) -> None:
+        """One step of Adam; ``part``: how much of the way down lies behind, from 0 to 1, of so many ``steps``."""
         assert self.moment is not None
         self.descended += 1
         one, two = _DECAYS
         first_moment.mul_(one).add_(grad, alpha=1 - one)
         self.moment.mul_(two).addcmul_(grad, grad, value=1 - two)
-        rate = _RATE * 0.5 * (1 + math.cos(math.pi * part)) / 2**self.retreats
+        fast = min(_FASTEST, max(_SLOWEST, 2 * _REACH / max(1.0, steps)))  # a cosine goes half of it on average
+        rate = fast * 0.5 * (1 + math.cos(math.pi * part)) / 2**self.retreats
         size = (self.moment / (1 - two**self.descended)).sqrt_().add_(_EPSILON)
         theta.addcdiv_(first_moment, size, value=-rate / (1 - one**self.descended))
 

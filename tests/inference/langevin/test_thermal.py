@@ -10,6 +10,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.judge import diagnose
 from temperance.run.loop import Loop
+from temperance.testing import assert_moments
 
 F64 = torch.float64
 
@@ -79,6 +80,31 @@ def test_a_chain_that_leaves_goes_back_and_takes_smaller_steps(monkeypatch):
     fitted = tp.fit(target(tp.Normal(scale=0.02)), method, data, steps=6000, batch_size=50, seed=0)
     error = fitted.predict(data.x).mean() - data.y
     assert float(error.square().mean().sqrt()) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("sampler", "temperature"),
+    [(tp.SGHMC, 0.3), pytest.param(tp.SGHMC, 1.0, marks=pytest.mark.slow), (tp.BAOAB, 0.3)],
+)
+def test_fresh_chains_come_to_the_posterior_in_mean_and_covariance(sampler, temperature):
+    """The last places of 300 chains: independent draws, enough to see a covariance that is off by a factor of two."""
+    rng = torch.Generator().manual_seed(3)
+    mix = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.3], [0.0, 0.0, 0.7]], dtype=F64)
+    x = torch.randn(200, 3, generator=rng, dtype=F64) @ mix
+    slopes = torch.tensor([[1.0, -0.5], [0.3, 0.8], [-1.2, 0.1]], dtype=F64)
+    y = x @ slopes + 0.7 * torch.randn(200, 2, generator=rng, dtype=F64)
+    net = nn.Linear(3, 2, bias=False, dtype=F64)
+    problem = tp.Target(net, tp.Normal(0.7, num_outputs=2), tp.GaussianPrior(0.8), temperature=temperature)
+    method = tp.Ensemble(tp.Collect(sampler(lr=tp.Thermal()), last=1), 300)
+    fitted = tp.fit(problem, method, (x, y), steps=2000, batch_size=50, seed=0)
+    draws = torch.cat([part.theta for _, part in fitted.posterior.parts()])
+    precision = x.T @ x / 0.7**2 + torch.eye(3, dtype=F64) / 0.8**2
+    mean = torch.linalg.solve(precision, x.T @ y / 0.7**2).T.flatten()
+    covariance = temperature * torch.kron(torch.eye(2, dtype=F64), torch.linalg.inv(precision).contiguous())
+    assert_moments(draws, mean, covariance)
+    for factor in (0.5, 2.0):
+        with pytest.raises(AssertionError, match="covariance"):
+            assert_moments(mean + (draws - mean) * factor**0.5, mean, covariance)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
