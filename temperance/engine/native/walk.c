@@ -1,5 +1,5 @@
 /* Chains of parameters that walk along the slope of an energy, each for itself: leapfrog steps, and the trajectories
-   of nuts.c. Included, once for each precision REAL, by a file that has
+   of nuts.c and microcanonical.c. Included, once for each precision REAL, by a file that has
 
        N(chain)(plan, theta, grad, scratch)    U(theta), and its gradient into grad unless that is null
        plan_t                                  with parameters, scratch and scratch_size (numbers a thread)
@@ -73,6 +73,7 @@ void N(temperance_leapfrog)(const plan_t *plan, REAL *theta, REAL *p, REAL *grad
 }
 
 #include "nuts.c"
+#include "microcanonical.c"
 
 #undef THREAD
 #undef FOR_CHAINS

@@ -1,5 +1,6 @@
 """Chains that walk along the slope of an energy that is known in C: energies and slopes, leapfrog steps, and whole
-transitions of the no-U-turn sampler, without returning to Python in between and on all cores."""
+trajectories of the no-U-turn sampler and of microcanonical dynamics, without returning to Python in between and on all
+cores."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ _POINTER, _INT, _COUNT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _ENERGIES = (_POINTER, _POINTER, _POINTER, _POINTER, _COUNT, _INT)
 _LEAPFROG = (*[_POINTER] * 6, _COUNT, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _INT)
 _NUTS = (*[_POINTER] * 9, *[_COUNT] * 2, _INT)
+_MICROCANONICAL = (*[_POINTER] * 6, ctypes.c_double, *[_POINTER] * 2, *[_COUNT] * 3, _INT)
 _VECTORS = 13  # of a trajectory, and two for each doubling
 
 Numbers = np.ndarray[Any, Any]
@@ -30,12 +32,18 @@ class Walks(NamedTuple):
     energies: Callable[..., None]
     leapfrog: Callable[..., None]
     nuts: Callable[..., None]
+    microcanonical: Callable[..., None]
 
     @classmethod
     def of(cls, found: Found, dtype: torch.dtype) -> Walks | None:
         """As ``found`` gives them by name and types of arguments; ``None`` if it has none."""
         name = "float" if dtype == torch.float32 else "double"
-        wanted = (("energies", _ENERGIES), ("leapfrog", _LEAPFROG), ("nuts", _NUTS))
+        wanted = (
+            ("energies", _ENERGIES),
+            ("leapfrog", _LEAPFROG),
+            ("nuts", _NUTS),
+            ("microcanonical", _MICROCANONICAL),
+        )
         made = [found(f"temperance_{what}_{name}", arguments) for what, arguments in wanted]
         return cls(*(f for f in made if f is not None)) if all(made) else None
 
@@ -172,6 +180,36 @@ class NativeEnergy:
             self._threads(None, chains),
         )  # fmt: skip
         return Told(told[:, 0], told[:, 1], told[:, 2].astype(np.int64), told[:, 3] != 0, told[:, 3] == 2)
+
+    def microcanonical(
+        self,
+        theta: Tensor,
+        direction: Tensor,
+        grad: Tensor,
+        root: Tensor,
+        noise: Tensor,
+        forget: float,
+        given: Numbers,
+        length: int,
+    ) -> tuple[Numbers, Numbers]:
+        """``length`` steps of microcanonical dynamics of each chain, in place: θ, the unit vector ``direction`` and ∇U
+        (C × P), with ``root`` = M^{-1/2}. ``given`` holds the distance of a step and 1/T of each, C × 2. Of
+        ``noise``, C × K × P, ``forget`` times a row is added to the direction after each of the first K steps. U at the
+        end, and what the kinetic energy gained on the way."""
+        chains = len(theta)
+        for name, tensor in (("theta", theta), ("direction", direction), ("grad", grad), ("root", root)):
+            self._check(name, tensor, (chains, self.size), self.dtype)
+        noises = noise.shape[1]
+        self._check("noise", noise, (chains, noises, self.size), self.dtype)
+        if not 0 <= noises <= length:
+            raise ArgumentError(f"`noise` must have a row for each of `length` = {length} steps at most; got {noises}.")
+        given, told = np.ascontiguousarray(given), np.empty((chains, 2))
+        self.walks.microcanonical(
+            self._plan_place, theta.data_ptr(), direction.data_ptr(), grad.data_ptr(), root.data_ptr(),
+            noise.data_ptr(), forget, given.ctypes.data, told.ctypes.data, noises, length, chains,
+            self._threads(None, chains),
+        )  # fmt: skip
+        return told[:, 0].copy(), told[:, 1].copy()
 
     def _threads(self, threads: int | None, chains: int) -> int:
         """How many to use, and scratch memory for each."""

@@ -26,6 +26,8 @@ from temperance.inference.hamiltonian.kernel import (
 )
 from temperance.inference.hamiltonian.motion import Motion, uniforms
 
+_AT_ONCE = 2**20  # random numbers of a chain
+
 
 @dataclass(frozen=True, eq=False)
 class MCLMC(SteppingKernel):
@@ -93,10 +95,7 @@ class MCLMC(SteppingKernel):
         """A trajectory, and its decision if there is one."""
         luck = uniforms(state.rngs, 2)
         walk = _Walk(flow, state, jittered(state.step_size, self.jitter, luck[:, 0]))
-        for k in range(self.length):
-            walk.step()
-            if not self.adjusted and k + 1 < self.length:
-                walk.refresh(self.length)
+        walk.go(self.length, forgetful=not self.adjusted)
         chance, divergent = judge_gain(walk.work().numpy())
         taken = torch.from_numpy(luck[:, 1] < chance if self.adjusted else ~divergent)
         settle_(state, taken, walk.theta, walk.gradient, walk.energy)
@@ -130,6 +129,36 @@ class _Walk:
         self.pace = step * math.sqrt(self.dimension)
         self.ahead = self.pace.to(noise).unsqueeze(1) * flow.metric.root
 
+    def go(self, length: int, forgetful: bool) -> None:
+        """``length`` steps; with ``forgetful`` a little of the direction is lost after each but the last."""
+        forget = math.sqrt(math.expm1(2.0 / length) / self.dimension)
+        most = max(1, _AT_ONCE // self.dimension) if forgetful else length
+        for first in range(0, length, most):
+            count = min(most, length - first)
+            lost = min(count, length - 1 - first) if forgetful else 0
+            noise = self.direction.new_empty(len(self.direction), lost, self.dimension)
+            if lost:
+                fill_rows_(noise, self.state.chain.streams)
+            self._go_on(count, noise, forget)
+
+    def _go_on(self, count: int, noise: Tensor, forget: float) -> None:
+        """In C where the energy is."""
+        native = self.flow.energies.native
+        if native is not None and native.complete:
+            given = torch.stack([self.pace, self.flow.inverse_temperature], dim=1).numpy()
+            root = self.flow.metric.root.contiguous()
+            energy, gained = native.microcanonical(
+                self.theta, self.direction, self.gradient, root, noise, forget, given, count
+            )
+            self.energy = torch.from_numpy(energy)
+            self.kinetic += torch.from_numpy(gained)
+            return
+        for k in range(count):
+            self.step()
+            if k < noise.shape[1]:
+                mixed = self.direction + forget * noise[:, k]
+                self.direction = mixed / torch.linalg.vector_norm(mixed, dim=1, keepdim=True)
+
     def step(self) -> None:
         """BAB."""
         self._turn()
@@ -149,14 +178,6 @@ class _Walk:
         self.direction = turned / torch.linalg.vector_norm(turned, dim=1, keepdim=True)
         grown = delta - math.log(2.0) + torch.log(1 + fade**2 + cosine * (1 - fade**2))
         self.kinetic += (self.dimension - 1) * grown.squeeze(1)
-
-    def refresh(self, length: int) -> None:
-        """Forget a little of the direction."""
-        noise = torch.empty_like(self.direction)
-        fill_rows_(noise, self.state.chain.streams)
-        size = math.sqrt(math.expm1(2.0 / length) / self.dimension)
-        mixed = self.direction + size * noise
-        self.direction = mixed / torch.linalg.vector_norm(mixed, dim=1, keepdim=True)
 
     def work(self) -> Tensor:
         """W: zero for the true flow."""

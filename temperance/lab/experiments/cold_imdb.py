@@ -44,9 +44,10 @@ class ImdbSettings(Settings):
     rows say when Adam stops.
 
     ``temperatures`` of the chain under N(0, 1) and ``few`` of those with learned scales and with labels on which
-    ``labellers`` agreed, whose likelihood is that many times as stiff and so has a step of its own; with that step the
-    prior alone takes five times as long as the chain, so that it starts at a draw of the prior. SGD runs for
-    ``epochs``; ensembles have ``members``. ``hot_draws``: draws by which the temperature by curvature is found.
+    ``labellers`` agreed. Their likelihood is that many times as stiff, and the noise of its gradients that many times
+    squared as hot, so that the chain has a step of its own; with ten labellers one that is cool enough takes ten times
+    as long to forget its start as this chain lasts. SGD runs for ``epochs``; ensembles have ``members``. ``hot_draws``:
+    draws by which the temperature by curvature is found.
     """
 
     data: str = "imdb"
@@ -61,9 +62,9 @@ class ImdbSettings(Settings):
     chain: Chain = field(default_factory=Chain)
     temperatures: tuple[float, ...] = (1.0, 0.03, 0.001, 0.1, 0.3, 0.01)
     few: tuple[float, ...] = (1.0, 0.1)
-    labellers: int = 10
+    labellers: int = 3
     epochs: int = 10
-    curated_lr: float = 0.004
+    curated_lr: float = 0.02
     curated_momentum: float = 0.98
     sgd_lr: float = 0.1
     adam_lr: float = 1e-3
@@ -129,9 +130,6 @@ def make_target(settings: ImdbSettings, arm: str, temperature: float, seed: int)
         network: torch.nn.Module = tp.nn.CNNLSTM(
             settings.vocabulary, settings.embedding, settings.channels, lstm=settings.lstm, out_features=2
         )
-        if arm == CURATED:
-            for parameter in network.parameters():
-                torch.nn.init.normal_(parameter)
     if arm == LEARNED:
         network = tp.NonCentred(network)
     likelihood = tp.CuratedLabels(settings.labellers) if arm == CURATED else tp.Categorical()
