@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.fields import check_fields
 from temperance.linalg.blocks import Block
 from temperance.linalg.inverse import HELP
-from temperance.linalg.operator import MatrixCovariance
+from temperance.linalg.operator import Covariance, MatrixCovariance
 from temperance.linalg.places import Places
 
 
@@ -276,10 +277,23 @@ class KroneckerInverse(MatrixCovariance):
         ``inputs`` B × R × in, ``gradients`` C × B × R × out; B × C × C. With one row each (R = 1) it is
         Σ_i g̃_ci g̃_c'i w_i, w = precision⁻¹ ã², in the basis: three small products.
         """
+        return matrix_output_covariance(*self._in_basis(inputs, gradients), self.precision.reciprocal())
+
+    def output_covariances(self, several: Sequence[Covariance], inputs: Tensor, gradients: Tensor) -> list[Tensor]:
+        """Those that have this one's basis go into it once."""
+        own = [one for one in several if isinstance(one, KroneckerInverse) and one.block is self.block]
+        if len(own) < len(several):
+            return super().output_covariances(several, inputs, gradients)
+        a, g = self._in_basis(inputs, gradients)
+        if a.shape[1] == 1:
+            return [matrix_output_covariance(a, g, one.precision.reciprocal()) for one in own]
+        jacobian = torch.einsum("cbro,bri->bcoi", g, a).flatten(2)
+        return [(jacobian / one.precision.flatten()) @ jacobian.mT for one in own]
+
+    def _in_basis(self, inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
         block = self.block
         a = _right(inputs / block.in_scale, block.basis_in, transpose=False)
-        g = _right(gradients / block.out_scale, block.basis_out, transpose=False)
-        return matrix_output_covariance(a, g, self.precision.reciprocal())
+        return a, _right(gradients / block.out_scale, block.basis_out, transpose=False)
 
     def lookup_covariance(self, words: Tensor, gradients: Tensor) -> Tensor:
         """See :class:`MatrixCovariance`: rows of one word are summed first, for they share a vector."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -111,6 +111,10 @@ class MatrixCovariance(Covariance):
     @abstractmethod
     def output_covariance(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """B × C × C, of ``inputs`` B × R × in and ``gradients`` C × B × R × out."""
+
+    def output_covariances(self, several: Sequence[Covariance], inputs: Tensor, gradients: Tensor) -> list[Tensor]:
+        """The same under each of several of this kind; what they share is computed once."""
+        return [one.output_covariance(inputs, gradients) for one in several if isinstance(one, MatrixCovariance)]
 
     @abstractmethod
     def lookup_covariance(self, words: Tensor, gradients: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Kronecker blocks: the order of weight and bias, the prior's units, merging, predictions without Jacobians."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -92,6 +94,20 @@ def test_output_covariance_without_a_jacobian(name, rows):
     jacobian = block.to_vector(torch.einsum("cbro,bri->bcoi", g, a))
     wanted = jacobian @ covariance.dense() @ jacobian.mT
     same(covariance.output_covariance(a, g), wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", KRONECKER)
+def test_output_covariances_of_several(name, rows):
+    block, _ = BLOCKS[name]()
+    prior = prior_for(block)
+    out, inputs = block.shape
+    a, g = random(4, rows, inputs, seed=5), random(2, 4, rows, out, seed=6)
+    several = [block.factorise(c * prior, 0.6) for c in (1.0, 7.0, 0.1)]
+    other = [*several, replace(several[1], block=replace(block, out_scale=2.0 * block.out_scale))]
+    for group in (several, other):
+        for one, found in zip(group, several[0].output_covariances(group, a, g), strict=True):
+            same(found, one.output_covariance(a, g))
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -218,13 +218,27 @@ class LinearisedOutputs:
         the network is asked once."""
         with self.capture.attached():
             run = self._pass(x)
-            _ = run.gradients
-        for operator in operators:
-            pairs = zip(operator.blocks, operator.parts, strict=True)
-            blocks = [(block, factor) for block, factor in pairs if not self._is_learned(block)]
-            with self.capture.attached():
-                total = self._total(run, blocks)
+            totals = [run.outputs.new_zeros(run.rows, run.classes, run.classes) for _ in operators]
+            for parts in zip(*(zip(o.blocks, o.parts, strict=True) for o in operators), strict=True):
+                block = parts[0][0]
+                if self._is_learned(block):
+                    continue
+                for total, found in zip(totals, self._covariances(run, block, [f for _, f in parts]), strict=True):
+                    total += found
+        for operator, total in zip(operators, totals, strict=True):
             yield run.outputs, operator.temperature * total
+
+    def _covariances(self, run: Pass, block: Block, factors: Sequence[Covariance]) -> Iterator[Tensor]:
+        """Of one block under each of several factors."""
+        first = factors[0]
+        if isinstance(first, MatrixCovariance) and not isinstance(block.places, Tensor):
+            number, layer, group = self._layers.get(block.places, (0, None, 0))
+            if layer is not None and not isinstance(layer, Lookup):
+                a, g = run.layer_rows(number, layer)
+                yield from first.output_covariances(factors, a[group], g[:, group])
+                return
+        for factor in factors:
+            yield self._covariance(run, block, factor)
 
     def _total(self, run: Pass, blocks: Sequence[tuple[Block, Covariance]]) -> Tensor:
         total = run.outputs.new_zeros(run.rows, run.classes, run.classes)

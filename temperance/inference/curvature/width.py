@@ -42,6 +42,7 @@ _WORTH = (
 )
 _NUMBERS = 2**22  # of a covariance held at once
 _SLOPES = 20_000  # gradients of single outputs that the rows may cost: a thousand rows of twenty classes
+_ENTRIES, _FEWEST = 2**30, 200  # of their Jacobians, too: four hundred rows of a ResNet-20; but no fewer rows than this
 _COARSE, _FINE = 64, 256  # points of a Gaussian in several outputs, and in one or two
 _MANY_OUTPUTS = 200  # from which their covariance is not made
 _LEAST = 1e-3  # of what a row leaves to others, where a factored curvature says that it leaves nothing
@@ -64,7 +65,7 @@ class Width(Value):
     At a temperature other than one, and where the prior is an earlier posterior, nothing is chosen.
 
     Args:
-        rows: how many are asked, at most; fewer of networks with more than twenty outputs.
+        rows: how many are asked, at most; fewer of networks with more than twenty outputs, or of large ones.
         slack: nats that width may cost: of widths whose loss is within ``slack`` of the least, the widest is taken.
         noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows,
             where they want another one clearly: on those it was learned on, residuals are smaller.
@@ -131,7 +132,9 @@ class _Choice:
             _FINE if outputs <= 2 else _COARSE, outputs if not self.many else 0, posterior.mean
         )
         self.batch_size = 512 if self.many else max(1, min(512, _NUMBERS // outputs**2))
-        rows = rows if self.many else min(rows, max(1, _SLOPES // outputs))
+        if not self.many:
+            most = max(_FEWEST, _ENTRIES // (outputs * engine.layout.network_size))
+            rows = min(rows, most, max(1, _SLOPES // outputs))
         order = torch.randperm(len(data), generator=generator(0, "width"))
         self.data = data if rows >= len(data) else data.subset(order[:rows].sort().values)
         learns = engine.likelihood
