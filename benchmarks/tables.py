@@ -1,10 +1,10 @@
 """``python -m benchmarks.tables``: true posteriors of small networks on tables, beside *sklearn-contrib-bde*.
 
 Both have eight networks of 16-16 units with noise that may vary, under N(0, 1): trained with early stopping, then each
-the start of a chain. Ours are NUTS, 300 steps of warm-up and 100 draws (recipe ``mile``, with eight members); bde's are
-microcanonical Langevin chains, with the settings of its documentation. Each fit is a process of its own, one after the
-other; seconds are those of the processor, compiling included. ``refit`` beside them is the library's recommended
-default on a 50-50 network with one noise level, for what a tenth of the time buys.
+the start of a microcanonical Langevin chain. Ours is the recipe ``mile``; bde has the settings of its documentation.
+Each fit is a process of its own, one after the other; seconds are those of the processor, compiling included. ``refit``
+beside them is the library's recommended default on a 50-50 network with one noise level, for what a tenth of the time
+buys.
 
 Needs the six UCI sets (``TEMPERANCE_DATA``) and the environment ``bde-peers`` (``make peers``). Results are appended to
 ``benchmarks/results/tables.jsonl`` one by one, and what is there is not run again.
@@ -28,10 +28,11 @@ import torch
 
 import temperance as tp
 from benchmarks.peers import REPOSITORY, python_of
+from temperance.apps import recipes
 
 SETS = ("concrete", "energy", "naval", "power-plant", "protein", "wine-red")
 OURS = {
-    "mile": tp.Ensemble(tp.WarmStart(tp.Collect(tp.Warmup(tp.NUTS(max_depth=8), 300), last=100)), 8),
+    "mile": recipes.method_named("mile"),
     "refit": tp.Refit(
         tp.Ensemble(tp.SWAG(tp.MAP(lr=2e-3), start=0.75), 5), tp.MAP(lr=2e-3, patience=0.1), stretch=1.33
     ),

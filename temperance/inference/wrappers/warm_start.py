@@ -119,8 +119,9 @@ class WarmStart(Wrapper):
         recipes=(
             Recipe(
                 "mile",
-                "Ensemble(WarmStart(Collect(Warmup(NUTS(max_depth=8), 300), last=100)), 4)",
-                "four trained networks, and a chain of NUTS from each: slow",
+                "Ensemble(WarmStart(Collect(Warmup(MCLMC(length=384, adjusted=False), 160, accept=0.5), last=40), "
+                "steps=4000), 8)",
+                "eight trained networks, and a microcanonical chain from each: slow",
             ),
         ),
     )

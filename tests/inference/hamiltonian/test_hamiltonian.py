@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ from temperance.core.errors import ArgumentError, NetworkError, NumericalError, 
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.engine.native.mlp import NativeMLP
-from temperance.inference.hamiltonian import nuts
+from temperance.inference.base import Starts
+from temperance.inference.hamiltonian import mclmc, nuts
 from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.inference.hamiltonian.warmup import Averaging, Moments
 from temperance.judge import diagnose
 from temperance.testing.inference import _Stopped, _stopped_after
+
+RNGS = [torch.Generator().manual_seed(k) for k in range(3)]
 
 
 def moons(rows=60, seed=0):
@@ -121,6 +125,54 @@ def test_trajectories_in_c_are_those_in_python(monkeypatch):
     assert len(counts.unique()) > 3
     for one, two in zip(found.components, again.components, strict=True):
         assert torch.allclose(one.theta[:10], two.theta[:10], atol=1e-6)
+
+
+@pytest.mark.parametrize("adjusted", [True, False])
+@pytest.mark.parametrize("at_once", [2**20, 100])
+def test_microcanonical_trajectories_in_c_are_those_in_python(monkeypatch, adjusted, at_once):
+    target, data = classifier(width=7, dtype=torch.float64).with_temperature(0.4), moons()
+    if Engine(target).energies_on(whole(target, data)).native is None:
+        pytest.skip("no C compiler")
+    monkeypatch.setattr(mclmc, "_AT_ONCE", at_once)  # of 37 numbers: seven steps at once, or two
+    mass = 0.5 + torch.rand(37, generator=torch.Generator().manual_seed(4)).double()
+    kernel = tp.MCLMC(step_size=0.1, length=7, adjusted=adjusted, mass=mass)
+    method = tp.Ensemble(tp.Collect(kernel, burn=0, every=1), 4)
+    found = tp.fit(target, method, data, steps=12, progress=False).posterior
+    of = NativeMLP.of
+
+    def without_trajectories(*arguments):
+        made = of(*arguments)
+        made.complete = False
+        return made
+
+    monkeypatch.setattr(NativeMLP, "of", without_trajectories)
+    again = tp.fit(target, method, data, steps=12, progress=False).posterior
+    for one, two in zip(found.components, again.components, strict=True):
+        assert torch.allclose(one.theta, two.theta, atol=1e-9)
+        assert torch.allclose(one.trace.transitions.energy, two.trace.transitions.energy, rtol=1e-9)
+        assert torch.allclose(one.trace.transitions.acceptance, two.trace.transitions.acceptance, atol=1e-8)
+        assert 0.2 < float(one.trace.transitions.acceptance.mean()) < 0.999
+
+
+def test_a_direction_is_forgotten_between_pieces_of_a_trajectory(monkeypatch):
+    """Of one number of noise at a time, or of all of them: as many are drawn, and the direction is lost as fast."""
+    flow, theta, _ = flow_of(classifier(dtype=torch.float64), moons(), 3)
+    state = tp.MCLMC(step_size=1e-9).init(Engine(classifier(dtype=torch.float64)), Starts.at(theta), RNGS)
+    overlap = []
+    for at_once in (2**20, 1):
+        monkeypatch.setattr(mclmc, "_AT_ONCE", at_once)
+        cosines = []
+        for k in range(300):
+            state.chain.noise.copy_(torch.randn(theta.shape, generator=torch.Generator().manual_seed(k)).double())
+            walk = mclmc._Walk(flow, state, torch.full((3,), 1e-9, dtype=torch.float64))
+            before = walk.direction.clone()
+            walk.go(10, forgetful=True)
+            cosines.append((before * walk.direction).sum(1))
+        overlap.append(torch.cat(cosines))
+    wanted = math.exp(-9 / 10)  # each of nine times cos = exp(−1 / length), on average and to first order
+    for found in overlap:
+        assert float(found.mean()) == pytest.approx(wanted, abs=0.03)
+    assert abs(float(overlap[0].mean() - overlap[1].mean())) < 0.02
 
 
 def test_trees_stop_at_the_greatest_depth_and_at_u_turns():

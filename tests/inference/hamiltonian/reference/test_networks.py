@@ -18,7 +18,8 @@ from temperance.inference.hamiltonian.motion import Metric, Motion, Phase
 from temperance.judge import diagnose
 from temperance.judge.diagnose.chains import chains_of
 from temperance.run.fitted import Fitted
-from temperance.testing import conjugate_regression
+from temperance.testing import conjugate_regression, linear_gaussian
+from temperance.testing.problems import solve_linear_gaussian
 
 from . import advance, check_expectations, gaussian_claims, least_probability, whole
 
@@ -133,6 +134,25 @@ def test_conjugate_regression_by_nuts(temperature: float) -> None:
     f = theta @ torch.tensor([1.0, 0.5, 0.25], dtype=WIDE)
     claims += [("f(0.5)", f, 0.3852451805), ("Var f(0.5)", (f - 0.3852451805) ** 2, temperature * 1.8008505352e-3)]
     check_expectations(claims)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+@pytest.mark.parametrize("in_c", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_matrix_of_weights_by_microcanonical_chains_that_reject_nothing(in_c: bool, temperature: float) -> None:
+    """In sixteen dimensions and with a small step the bias is far below what these draws can tell."""
+    problem = linear_gaussian()
+    if in_c:
+        x, y = problem.data.x[:, :3], torch.cat([problem.data.y, problem.data.y.flip(0)], 1)
+        network = nn.Sequential(nn.Linear(3, 4, dtype=WIDE))
+        problem = solve_linear_gaussian(network, x, y, 0.5, tp.GaussianPrior(scale=0.7, mean=0.3))
+    target = problem.target.with_temperature(temperature)
+    native = Engine(target).energies_on(whole(target, problem.data)).native
+    if in_c and native is None:
+        pytest.skip("no C compiler")
+    assert in_c == (native is not None)
+    method = tp.Warmup(tp.MCLMC(length=80, adjusted=False), 160, accept=0.95)
+    theta = _theta(_run(target, method, problem.data, draws=100, chains=24, seed=2))
+    check_expectations(gaussian_claims(theta, problem.mean, temperature * problem.covariance))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
