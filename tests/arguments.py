@@ -154,6 +154,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "Tempered": lambda: {"base": tp.HMC()},
     "Warmup": lambda: {"base": tp.HMC()},
     "Refit": lambda: {"base": tp.MAP(), "pilot": tp.MAP(patience=0.1)},
+    "TunedDecay": lambda: {"base": tp.MAP(patience=0.1)},
     "WarmStart": lambda: {"base": tp.NUTS()},
     "calibrate.IsotonicCalibrator": lambda: {"knots": (_ones(2),), "values": (_ones(2),)},
     "calibrate.SpreadCalibrator": lambda: {"scale": _ones(1)},

@@ -53,6 +53,7 @@ from temperance.inference.wrappers.gibbs import Gibbs
 from temperance.inference.wrappers.on import On
 from temperance.inference.wrappers.refit import Refit
 from temperance.inference.wrappers.subspace import Subspace
+from temperance.inference.wrappers.tuned_decay import TunedDecay
 from temperance.inference.wrappers.warm_start import WarmStart
 
 __all__ = [
@@ -122,6 +123,7 @@ __all__ = [
     "Thermal",
     "TiedScale",
     "Tune",
+    "TunedDecay",
     "Variational",
     "WarmStart",
     "Warmup",

@@ -28,6 +28,7 @@ from temperance.testing.composition.table import add_missing
 ROOT = Path(__file__).resolve().parents[2]
 UNCITED = {
     tp.Refit,
+    tp.TunedDecay,
     tp.MAP,
     tp.Collect,
     tp.On,

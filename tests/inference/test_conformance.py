@@ -143,6 +143,7 @@ TABLE = {
         {"steps": 4000, "noise": 5.0, "temperatures": (0.5,)},
     ),
     "Collect, all at once": (tp.Ensemble(tp.Collect(tp.SGHMC(lr=0.1), burn=1, every=1), 3, batched=True), {"steps": 4}),
+    "TunedDecay": (tp.TunedDecay(tp.MAP(lr=0.05, patience=5)), {"steps": 10}),
     "Cyclical": (tp.Cyclical(tp.SGHMC(lr=0.1), cycle=1, start=1, ramp=1, explore=0.5), {"steps": 10}),
     "Collect at cycle ends": (
         tp.Collect(tp.Cyclical(tp.SGHMC(lr=0.1, preconditioner=tp.Layerwise(batches=1)), cycle=1)),

@@ -53,6 +53,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "WarmStart": lambda m: tp.WarmStart(m, _POINT, steps=4),
     "Refit": lambda m: tp.Refit(m, _STOPS),
     "Gibbs": lambda m: tp.Gibbs(m),  # type: ignore[arg-type]
+    "TunedDecay": lambda m: tp.TunedDecay(m),
 }
 
 INNERS: dict[str, Inference[Any]] = {
@@ -102,6 +103,7 @@ INNERS: dict[str, Inference[Any]] = {
     "WarmStart of Collect": tp.WarmStart(tp.Collect(_SGHMC), _POINT, steps=4),
     "Refit of SWAG": tp.Refit(_SWAG, _STOPS),
     "Refit of Ensemble": tp.Refit(tp.Ensemble(_POINT, 2), _STOPS),
+    "TunedDecay": tp.TunedDecay(_STOPS),
     "SVGD": tp.SVGD(3, lr=0.05),
     "RepulsiveEnsemble": tp.RepulsiveEnsemble(3, lr=0.05),
     "Curve": tp.Curve(_POINT),

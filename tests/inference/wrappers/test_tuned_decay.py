@@ -1,0 +1,133 @@
+"""Which strength of the prior is kept, what comes out of it, trouble in some of the trainings, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import temperance as tp
+from temperance.core.errors import ArgumentError, NumericalError
+from temperance.model.priors.powered import PoweredPrior
+
+F64 = torch.float64
+POINT = tp.MAP(lr=0.02, patience=200)
+
+
+def rows(seed, signal, count=300):
+    """Two numbers of twenty inputs, much noise: 40 rows to learn from, 260 held out."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 20, generator=rng, dtype=F64)
+    slopes = signal * torch.randn(20, 2, generator=rng, dtype=F64)
+    y = x @ slopes + torch.randn(count, 2, generator=rng, dtype=F64)
+    return tp.data.Data(x[:40], y[:40]), tp.data.Data(x[40:], y[40:])
+
+
+def linear(prior=None):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Linear(20, 2, bias=False, dtype=F64)
+    return tp.Target(net, tp.Normal(scale=1.0), prior or tp.GaussianPrior(1.0))
+
+
+def mode(data, precision):
+    gram = data.x.T @ data.x + precision * torch.eye(20, dtype=F64)
+    return torch.linalg.solve(gram, data.x.T @ data.y).T.flatten()
+
+
+def fit(target, method, seed=0, signal=0.1, **options):
+    train, held_out = rows(seed, signal)
+    options = {"held_out": held_out, "epochs": 150, "batch_size": 40, "progress": False} | options
+    return tp.fit(target, method, train, **options)
+
+
+@pytest.mark.parametrize(("signal", "wanted"), [(0.1, 30.0), (3.0, 0.05)])
+def test_the_strength_that_held_out_rows_want(signal, wanted):
+    """Weak signals want a strong prior, strong ones a weak one; what comes out is that of the prior so strong."""
+    train, held_out = rows(0, signal)
+    method = tp.TunedDecay(POINT, (0.05, 1.0, 30.0))
+    found = fit(linear(), method, signal=signal).posterior.theta
+    alone = fit(linear(tp.GaussianPrior(wanted**-0.5)), POINT, signal=signal).posterior.theta
+    assert torch.allclose(found, alone, atol=1e-12)
+    losses = {c: float((held_out.y - held_out.x @ mode(train, c).view(2, 20).T).square().mean()) for c in (0.05, 1, 30)}
+    assert min(losses, key=losses.__getitem__) == wanted
+
+
+def test_the_prior_stays_where_little_is_gained():
+    near = fit(linear(), tp.TunedDecay(POINT, (1.0, 0.98)))
+    plain = fit(linear(), POINT)
+    other = fit(linear(tp.GaussianPrior(0.98**-0.5)), POINT)
+    assert max(other.info.held_out_scores) > max(plain.info.held_out_scores)
+    assert torch.equal(near.posterior.theta, plain.posterior.theta)
+
+
+def test_weights_of_held_out_rows_count():
+    """Rows with no weight are made to want the other strength."""
+    train, held_out = rows(0, 0.1)
+    lies = tp.data.Data(held_out.x, held_out.x @ (mode(train, 1e-6).view(2, 20).T) * 1.2)
+    both = tp.data.Data(torch.cat([held_out.x, lies.x]), torch.cat([held_out.y, lies.y]))
+    some = torch.cat([torch.ones(260), torch.zeros(260)])
+    method = tp.TunedDecay(POINT, (0.01, 1.0, 30.0))
+    found = fit(linear(), method, held_out=tp.data.Data(both.x, both.y, weights=some)).posterior.theta
+    assert torch.allclose(found, fit(linear(), method).posterior.theta)
+    misled = fit(linear(), method, held_out=tp.data.Data(both.x, both.y, weights=1 - some)).posterior.theta
+    assert misled.norm() > 1.5 * found.norm()
+
+
+@pytest.mark.parametrize(
+    "prior", [tp.StudentTPrior(0.7, df=3.0), tp.LaplacePrior(0.4), tp.GaussianPrior(0.6, mean=0.2)]
+)
+def test_a_power_of_any_prior(prior):
+    theta = torch.linspace(-2, 2, 40, dtype=F64)
+    plain, powered = linear(prior).bound_prior, linear(PoweredPrior(prior, 3.5)).bound_prior
+    for at in (theta, theta + 0.3):
+        gain = powered.log_prob(at) - powered.log_prob(theta)
+        assert torch.allclose(gain, 3.5 * (plain.log_prob(at) - plain.log_prob(theta)))
+    one, two = torch.zeros(40, dtype=F64), torch.zeros(40, dtype=F64)
+    plain.add_gradient(theta, one, -3.5)
+    powered.add_gradient(theta, two, -1.0)
+    assert torch.allclose(one, two)
+    if plain.pieces[0][1].gaussian is None:
+        with pytest.raises(NotImplementedError, match="cannot be drawn from"):
+            powered.pieces[0][1].sample((3,), torch.Generator())
+
+
+def test_a_training_that_breaks_is_left_out():
+    wild = tp.MAP(lr=0.02, patience=200, optimizer=torch.optim.SGD)
+    found = fit(linear(), tp.TunedDecay(wild, (1.0, 1e9)))
+    assert torch.allclose(found.posterior.theta, fit(linear(), wild).posterior.theta)
+    worse = fit(linear(tp.GaussianPrior(1e-5)), tp.TunedDecay(wild, (1.0, 1e-9)))  # what was asked for breaks
+    assert bool(torch.isfinite(worse.posterior.theta).all())
+    with pytest.raises(NumericalError):
+        fit(linear(tp.GaussianPrior(1e-5)), tp.TunedDecay(wild, (1.0, 2.0)))
+
+
+def test_members_choose_for_themselves_and_it_goes_inside_others():
+    point = tp.TunedDecay(tp.MAP(lr=0.02, patience=20))
+    for method in (
+        tp.Ensemble(point, 2),
+        tp.Laplace(point, tp.KFAC()),
+        tp.WarmStart(tp.Collect(tp.SGHMC(lr=0.01)), point),
+        tp.Refit(tp.Ensemble(tp.MAP(lr=0.02), 2), point),
+    ):
+        found = fit(linear(), method, epochs=60)
+        assert bool(torch.isfinite(found.predict(torch.zeros(2, 20, dtype=F64)).mean()).all())
+
+
+def test_it_stops_when_all_have():
+    found = fit(linear(), tp.TunedDecay(tp.MAP(lr=0.1, patience=3)), epochs=2000)
+    assert found.info.steps < 1900
+    assert found.info.status.ok
+
+
+@pytest.mark.parametrize("factors", [(), (0.1, 10.0), (1.0, 1.0), (1.0, -2.0), (1.0, float("nan")), 1.0, ("1", 1.0)])
+def test_factors_that_cannot_be(factors):
+    with pytest.raises(ArgumentError, match="`factors` must be different positive numbers with 1 among them"):
+        tp.TunedDecay(POINT, factors)
+
+
+def test_what_asks_no_held_out_rows_is_refused():
+    with pytest.raises(ArgumentError, match="TunedDecay cannot wrap MAP: held-out rows choose"):
+        tp.TunedDecay(tp.MAP())
+    with pytest.raises(ArgumentError, match="TunedDecay cannot wrap Ensemble"):
+        tp.TunedDecay(tp.Ensemble(POINT, 2))
