@@ -29,17 +29,18 @@ from temperance.lab.versus import LEVEL, Board, average, ratio
 from temperance.lab.versus_page import everything, heat_map, summary
 
 START = "MAP(lr=2e-3, patience=0.1)"
+TUNED = f"TunedDecay({START})"
 METHODS = {
     "map": "MAP(lr=2e-3)",
     "tuned-map": START,
-    "laplace": f"Laplace({START})",
-    "last-layer": f"On(last_layer, Laplace({START}))",
+    "laplace": f"Laplace({TUNED})",
+    "last-layer": f"On(last_layer, Laplace({TUNED}))",
     "vi": f"Refit(Variational(MeanField(), lr=2e-3, initial_scale=1e-3), {START}, stretch=1.33)",
-    "ivon": f"WarmStart(IVON(lr=0.1, clip=0.01), {START})",
+    "ivon": f"WarmStart(IVON(lr=0.1, clip=0.01), {TUNED})",
     "swag": f"Refit(SWAG(MAP(lr=2e-3), start=0.75), {START}, stretch=1.33)",
     "multiswag": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {START}, stretch=1.33)",
-    "sghmc": f"WarmStart(Collect(SGHMC(lr=Thermal())), {START})",
-    "cyclical": f"WarmStart(Collect(Cyclical(SGHMC(lr=Thermal()), cycle={{cycle}}, start={{start}})), {START})",
+    "sghmc": f"WarmStart(Collect(SGHMC(lr=Thermal())), {TUNED})",
+    "cyclical": f"WarmStart(Collect(Cyclical(SGHMC(lr=Thermal()), cycle={{cycle}}, start={{start}})), {TUNED})",
     "dropout": f"Refit(MCDropout(MAP(lr=2e-3)), {START})",
     "anchored": f"Ensemble(WarmStart(Anchored(MAP(lr=2e-3)), {START}), 5)",
     "ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {START})",
