@@ -60,8 +60,11 @@ def best_shift(engine: Engine, posterior: Posterior, data: Data) -> tuple[float,
                     moved = {name: value + shift if name in names else value for name, value in learned.items()}
                     each = law.log_prob(outputs, rows.y, moved).double().cpu() + log_weights[start:stop].unsqueeze(1)
                     found[k] = torch.logaddexp(found[k], torch.logsumexp(each, 0))
-            totals += found.sum(1) if rows.weights is None else found @ rows.weights.double().cpu()
-    totals = torch.nan_to_num(totals, nan=-torch.inf)
+            weights = torch.ones(rows.size) if rows.weights is None else rows.weights.cpu()
+            totals += (weights.double() * torch.where(weights > 0, found, 0.0)).sum(1)
+    totals = torch.where(totals.isfinite(), totals, -torch.inf)
+    if not bool(totals.isfinite().any()):
+        return 0.0, 0.0  # rows that no noise makes possible say nothing of it
     best = int(totals.argmax())
     return float(_SHIFTS[best]), float(totals[best] - totals[len(_SHIFTS) // 2])
 

@@ -57,6 +57,18 @@ def test_weights_count_as_repetitions():
     )
 
 
+def test_rows_that_no_noise_makes_possible_say_nothing():
+    engine, theta = problem()
+    data, _ = rows(engine, theta, 2.0)
+    y, weights = data.y.clone(), torch.ones(400, dtype=F64)
+    y[7], weights[7] = torch.inf, 0.0
+    assert best_shift(engine, Point(theta), tp.data.Data(data.x, y)) == (0.0, 0.0)
+    assert wanted_shift(engine, Point(theta), tp.data.Data(data.x, y)) is None
+    kept = [k for k in range(400) if k != 7]
+    found = best_shift(engine, Point(theta), tp.data.Data(data.x, y, weights=weights))
+    assert found == pytest.approx(best_shift(engine, Point(theta), data.subset(kept)))
+
+
 def test_the_spread_of_a_posterior_takes_the_place_of_noise():
     """Members with weights that differ: what is asked is the noise of their mixture, here in closed form."""
     engine, theta = problem()
@@ -126,7 +138,7 @@ def test_places_are_those_of_noise_alone():
     assert not difference.any()
 
 
-def short(noise=True, temperature=1.0, base=None, **options):
+def short(noise=True, target=None, base=None, **options):
     """A training that ends long before the noise has come down from the targets' spread."""
     rng = torch.Generator().manual_seed(2)
     x = torch.randn(300, 3, generator=rng)
@@ -134,12 +146,12 @@ def short(noise=True, temperature=1.0, base=None, **options):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Linear(3, 1)
-    target = tp.Target(net, tp.Normal(), tp.GaussianPrior(1.0), temperature=temperature)
+    made = tp.Target(net, tp.Normal(), tp.GaussianPrior(1.0), **(target or {}))
     base = base or tp.Ensemble(tp.MAP(lr=0.01), 2)
     method = tp.Refit(base, tp.MAP(lr=0.01, patience=0.1), noise=noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a longer run would predict better
-        fitted = tp.fit(target, method, (x[:200], y[:200]), epochs=60, batch_size=50, **options)
+        fitted = tp.fit(made, method, (x[:200], y[:200]), epochs=60, batch_size=50, **options)
     return fitted, tp.data.Data(x[200:], y[200:])
 
 
@@ -168,9 +180,19 @@ def test_a_linearised_posterior_is_left_alone():
     assert torch.equal(*pair)
 
 
-def test_at_other_temperatures_nothing_is_chosen():
-    a, b = (short(noise=noise, temperature=0.5)[0].posterior.nodes().fetch(0, 2)[0] for noise in (True, False))
+@pytest.mark.parametrize("temperatures", [{"temperature": 0.5}, {"likelihood_temperature": 0.5}])
+def test_at_other_temperatures_nothing_is_chosen(temperatures):
+    a, b = (short(noise=noise, target=temperatures)[0].posterior.nodes().fetch(0, 2)[0] for noise in (True, False))
     assert torch.equal(a, b)
+
+
+def test_it_is_the_held_out_rows_that_are_asked():
+    """They have thirty times the noise, so that it is raised by as much as it ever is."""
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(5))
+    held_out = (x[200:], x[200:] @ torch.tensor([[1.0], [-0.5], [0.3]]) + 3.0 * torch.randn(100, 1))
+    (plain, _), (moved, _) = (short(noise=noise, held_out=held_out) for noise in (False, True))
+    a, b = (fitted.posterior.nodes().fetch(0, 2)[0] for fitted in (plain, moved))
+    torch.testing.assert_close(b[:, -1], a[:, -1] + 0.5)
 
 
 def test_the_shift_is_saved(tmp_path):

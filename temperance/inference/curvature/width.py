@@ -197,9 +197,11 @@ class _Choice:
             for k, at, density in self._densities(found, here, learned):
                 for j, values in enumerate(moved):
                     rows = density(values).double()
-                    totals[k, j] -= float((weights[at].to(rows) * rows).sum())
+                    own = weights[at].to(rows)
+                    totals[k, j] -= float((own * torch.where(own > 0, rows, 0.0)).sum())
             count += float(weights.sum())
-        return dict(zip(widths, totals / count, strict=True))
+        losses = torch.where(totals.isfinite(), totals / count, torch.inf)  # what cannot be predicted with is no choice
+        return dict(zip(widths, losses, strict=True))
 
     def _densities(
         self, found: list[LaplacePosterior], batch: Batch, learned: LearnedValues
@@ -219,20 +221,26 @@ class _Choice:
             for k, (mean, covariance) in enumerate(self.law.under(operators, part)):
                 centre, root = mean, root_of(covariance)
                 if self.seen:
-                    centre, root = self._without(mean, root, y, learned)
+                    weights = None if batch.weights is None else batch.weights[at]
+                    centre, root = self._without(mean, root, y, learned, weights)
                 if isinstance(likelihood, AdditiveGaussianNoise):
                     yield k, at, partial(_gaussian, likelihood, centre, root, y)
                 else:
                     outputs = centre + torch.einsum("bij,sj->sbi", root, self.points.to(mean))
                     yield k, at, partial(self._averaged, outputs, y)
 
-    def _without(self, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues) -> tuple[Tensor, Tensor]:
-        """Each row's Gaussian as the other rows have it: S (I − H S)⁻¹, around the place that a Newton step goes to."""
+    def _without(
+        self, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Each row's Gaussian as the other rows have it: S (I − w H S)⁻¹ for a row of weight w, around the place that a
+        Newton step goes to."""
         likelihood = self.engine.likelihood
         eye = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-        left, vectors = torch.linalg.eigh(eye - root.mT @ likelihood.fisher(mean, learned) @ root)
+        each = torch.ones_like(mean[:, :1]) if weights is None else weights.to(mean).unsqueeze(-1)
+        told = each.unsqueeze(-1) * likelihood.fisher(mean, learned)
+        left, vectors = torch.linalg.eigh(eye - root.mT @ told @ root)
         root = root @ (vectors / left.clamp(min=_LEAST).sqrt().unsqueeze(-2))
-        slope = likelihood.score(mean, y, learned).unsqueeze(-1)
+        slope = (each * likelihood.score(mean, y, learned)).unsqueeze(-1)
         return mean - (root @ (root.mT @ slope)).squeeze(-1), root
 
     def _averaged(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:

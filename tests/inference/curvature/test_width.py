@@ -14,6 +14,7 @@ from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.engine.engine import Engine
 from temperance.inference.curvature import width as room
 from temperance.inference.curvature.approximate import approximate
+from temperance.inference.curvature.linear import LinearisedOutputs
 from temperance.inference.curvature.width import Width, _Choice, widened
 
 F64 = torch.float64
@@ -92,9 +93,10 @@ def test_the_width_is_the_best_of_all():
     assert exact_loss(posterior, other, wide.width) <= min(grid.values()) + 0.05 + 2e-3
 
 
-def test_leaving_a_row_out_is_a_fit_without_it():
+@pytest.mark.parametrize("weights", [False, True])
+def test_leaving_a_row_out_is_a_fit_without_it(weights):
     """On a linear model the Newton step and the covariance without a row are those of all other rows, exactly."""
-    train = rows(9, 0)
+    train = rows(9, 0, weights)
     target = line(scale=0.7)
     engine, posterior, prepared = posterior_of(train, target)
     choice = _Choice(engine, posterior, prepared, True, 1000)
@@ -103,10 +105,84 @@ def test_leaving_a_row_out_is_a_fit_without_it():
     for k in range(len(train)):
         kept = [j for j in range(len(train)) if j != k]
         _, without, _ = posterior_of(train.subset(kept), target)
-        total += exact_loss(without, train.subset([k]), 1.0)
-    assert found == pytest.approx(total / len(train), abs=3e-3)
+        weight = 1.0 if train.weights is None else float(train.weights[k])
+        total += weight * exact_loss(without, train.subset([k]), 1.0)
+    total /= len(train) if train.weights is None else float(train.weights.sum())
+    assert found == pytest.approx(total, abs=3e-3)
     seen = float(_Choice(engine, posterior, prepared, False, 1000)._losses([1.0], (0.0,))[1.0])
     assert found > seen + 0.02  # rows that were learned from flatter
+
+
+@pytest.mark.parametrize("chunk", [4, 2**22])
+def test_weights_go_with_their_rows_in_every_chunk(monkeypatch, chunk):
+    monkeypatch.setattr(room, "_NUMBERS", 4 * chunk)
+    engine, posterior, _ = posterior_of(rows(4, 0), line())
+    other = rows(15, 1, True)
+    found = _Choice(engine, posterior, other, False, 1000)._losses([1.0], (0.0,))[1.0]
+    assert float(found) == pytest.approx(exact_loss(posterior, other, 1.0), abs=2e-3)
+
+
+def test_a_row_of_no_weight_says_nothing_even_where_it_is_impossible():
+    engine, posterior, _ = posterior_of(rows(4, 0), line())
+    other = rows(15, 1, True)
+    y, weights = other.y.clone(), other.weights.clone()
+    y[3], weights[3] = torch.inf, 0.0
+    choice = _Choice(engine, posterior, tp.data.Data(other.x, y, weights=weights), False, 1000)
+    kept = other.subset([k for k in range(15) if k != 3])
+    assert float(choice._losses([1.0], (0.0,))[1.0]) == pytest.approx(exact_loss(posterior, kept, 1.0), abs=2e-3)
+    ones = tp.data.Data(other.x, y)
+    assert _Choice(engine, posterior, ones, False, 1000).best(Width()) == (1.0, 0.0)  # nothing can be told
+
+
+def test_a_width_is_not_mistaken_for_one_that_was_tried_before():
+    """Covariances come and go while widths are tried: an address that is used again is another covariance."""
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    target = tp.Target(tp.nn.MLP(3, [8], 3), tp.Categorical(), tp.GaussianPrior(1.0))
+    data = target.prepare(tp.data.Data(x, torch.arange(30) % 3))
+    engine = Engine(target, data)
+    posterior = approximate(engine, target.initial_theta(), {}, data, tp.Diagonal())
+    law = LinearisedOutputs(engine, posterior, x[:2])
+    for k in range(40):
+        width = 10.0 ** (-k / 20)
+        ((_, found),) = law.under([posterior.at_width(width).operator], x[:4])
+        ((_, wanted),) = LinearisedOutputs(engine, posterior.at_width(width), x[:2]).moments(x[:4], 4)
+        torch.testing.assert_close(found, wanted)
+
+
+def test_several_widths_are_asked_of_a_grouped_convolution():
+    """As each by itself: rotations that they share are those of each group."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(4, 4, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)).double()
+    x = torch.randn(20, 4, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+    target = tp.Target(net, tp.Categorical(), tp.GaussianPrior(1.0), temperature=0.6)
+    data = target.prepare(tp.data.Data(x, torch.arange(20) % 2))
+    engine = Engine(target, data)
+    posterior = approximate(engine, target.initial_theta(), {}, data, tp.KFAC())
+    law = LinearisedOutputs(engine, posterior, x[:2])
+    widths = [1.0, 0.2, 3.0]
+    for width, (_, found) in zip(
+        widths, law.under([posterior.at_width(w).operator for w in widths], x[:5]), strict=True
+    ):
+        ((_, wanted),) = LinearisedOutputs(engine, posterior.at_width(width), x[:2]).moments(x[:5], 5)
+        torch.testing.assert_close(found, wanted)
+
+
+def test_few_rows_do_not_change_a_learned_noise():
+    """They gain less by another than chance gives; and with weights of a hundredth many rows are few."""
+    target = line(likelihood=tp.Normal(num_outputs=1))
+    train, other = rows(40, 0), rows(200, 1)
+    prepared = target.prepare(train)
+    engine = Engine(target.beginning(prepared), prepared)
+    theta = torch.linalg.lstsq(train.x, train.y).solution.T.flatten()
+    off = torch.cat([theta, torch.tensor([math.log(NOISE) - 0.3], dtype=F64)])
+    posterior = approximate(engine, off, {}, prepared, tp.Dense())
+    light = tp.data.Data(other.x, other.y, weights=torch.full((200,), 0.01, dtype=F64))
+    for held_out, moves in ((other, True), (other.subset(slice(0, 2)), False), (light, False)):
+        made = widened(engine, posterior, prepared.keeping_apart(held_out), Width())
+        assert (float(made.mean[-1]) != float(off[-1])) == moves
+    with pytest.warns(TemperanceWarning, match="knows no rows"):  # those that were learned from do not know
+        assert float(widened(engine, posterior, prepared, Width()).mean[-1]) == float(off[-1])
 
 
 def test_a_noise_that_was_learned_is_chosen_again():

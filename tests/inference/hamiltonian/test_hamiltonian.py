@@ -154,6 +154,63 @@ def test_microcanonical_trajectories_in_c_are_those_in_python(monkeypatch, adjus
         assert 0.2 < float(one.trace.transitions.acceptance.mean()) < 0.999
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        tp.Ensemble(tp.Collect(tp.Warmup(tp.MCLMC(length=4), 12, first=4, window=4, last=4), last=6), 3),
+        tp.Collect(tp.Tempered(tp.MCLMC(step_size=0.1, length=4, adjusted=False), (1.0, 1.7, 3.0)), burn=0, every=1),
+    ],
+    ids=["masses of their own", "temperatures of their own"],
+)
+def test_chains_that_differ_walk_in_c_as_in_python(monkeypatch, method):
+    target, data = classifier(width=7, dtype=torch.float64), moons()
+    if Engine(target).energies_on(whole(target, data)).native is None:
+        pytest.skip("no C compiler")
+    of = NativeMLP.of
+
+    def without_trajectories(*arguments):
+        made = of(*arguments)
+        made.complete = False
+        return made
+
+    found = []
+    for patched in (False, True):
+        if patched:
+            monkeypatch.setattr(NativeMLP, "of", without_trajectories)
+        options = {"steps": 18} if isinstance(method, tp.Ensemble) else {"steps": 10}
+        made = tp.fit(target, method, data, progress=False, **options).posterior
+        found.append(torch.stack([p.theta for p in getattr(made, "components", [made])]))
+    assert torch.allclose(*found, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:R-hat")  # level ground has no end
+@pytest.mark.filterwarnings("ignore:.*log density")
+def test_microcanonical_steps_are_as_long_as_asked():
+    """On level ground: ε √d times what the jitter makes of it, with unit masses; and as many gradients as steps."""
+    flat = tp.sample(lambda t: 0.0 * t.sum(), torch.zeros(4).double(), tp.MCLMC(step_size=0.5, length=1, jitter=0.4),
+                     draws=200, warmup=0, chains=1, progress=False)  # fmt: skip
+    theta = flat.theta.reshape(-1, 4)
+    sizes = (theta[1:] - theta[:-1]).norm(dim=1) / (0.5 * 2.0)
+    assert 0.6 <= float(sizes.min()) < 0.65
+    assert 1.35 < float(sizes.max()) <= 1.4
+    assert tp.MCLMC(length=7).gradients() == 7
+
+
+def test_microcanonical_chains_need_two_directions_and_as_many_random_rows_as_steps():
+    with pytest.raises(ArgumentError, match="at least two parameters"):
+        tp.sample(lambda t: -0.5 * t.square().sum(), torch.zeros(1).double(), tp.MCLMC(step_size=0.1), draws=2,
+                  warmup=0, progress=False)  # fmt: skip
+    flow, theta, gradient = flow_of(classifier(dtype=torch.float64), moons(), 2)
+    native = flow.energies.native
+    if native is None:
+        pytest.skip("no C compiler")
+    noise = torch.zeros(2, 4, theta.shape[1], dtype=torch.float64)
+    unit = torch.ones_like(theta) / theta.shape[1] ** 0.5
+    given = np.array([[0.01, 1.0]] * 2)
+    with pytest.raises(ArgumentError, match="`noise` must have a row for each of `length` = 3 steps at most; got 4"):
+        native.microcanonical(theta, unit, gradient, torch.ones_like(theta), noise, 0.1, given, 3)
+
+
 def test_a_direction_is_forgotten_between_pieces_of_a_trajectory(monkeypatch):
     """Of one number of noise at a time, or of all of them: as many are drawn, and the direction is lost as fast."""
     flow, theta, _ = flow_of(classifier(dtype=torch.float64), moons(), 3)
