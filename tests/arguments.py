@@ -303,7 +303,7 @@ LEGAL: dict[str, str] = {
         "adjusted all_rows allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
         "randomised schedule_steps sticking_the_landing tempered by_position undecided weigh"
     ),
-    "tuple": "probs widths",
+    "tuple": "factors probs widths",
     "None 0": "burn",
     "lambda": "schedule score",
     "matrix": "gradient in_scale out_scale precision rest roots values_out variance",
