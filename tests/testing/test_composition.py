@@ -60,7 +60,7 @@ def test_every_exported_method_has_a_row():
 
 def test_every_exported_wrapper_has_a_column():
     wrappers = {m for m in _methods() if issubclass(m, tp.Wrapper)}
-    probes = (tp.MAP(), tp.SGHMC(), tp.HMC(step_size=0.1, length=2))
+    probes = (tp.MAP(), tp.MAP(patience=5), tp.SGHMC(), tp.HMC(step_size=0.1, length=2))
     shown = set()
     for outer in WRAPPERS.values():
         for probe in probes:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -143,7 +143,7 @@ class LinearisedOutputs:
         self.sources: list[tuple[Span, ...]] = [layer.places for layer in self.capture.layers]
         self.sources += [general.places for general in self.rest]
         self._layers = self._matched()
-        self._spread: WeakKeyDictionary[Covariance, tuple[Tensor, list[int]]] = WeakKeyDictionary()
+        self._spread: dict[int, tuple[ReferenceType[Covariance], tuple[Tensor, list[int]]]] = {}
 
     def _pass(self, x: Inputs) -> Pass:
         """A chunk on its way; a rule that its rows break is given up, and the chunk begun again."""
@@ -266,8 +266,8 @@ class LinearisedOutputs:
 
     def _variances(self, places: Sequence[Span], factor: Covariance) -> tuple[Tensor, list[int]]:
         """Variances of a diagonal block in the places of θ, and the sources in which any is above zero; found once."""
-        known = self._spread.get(factor)
-        if known is None:
+        known = self._spread.get(id(factor))
+        if known is None or known[0]() is not factor:  # another may have had its address
             variance = factor.diagonal()
             whole = torch.zeros(self.engine.layout.size, dtype=variance.dtype, device=variance.device)
             at = 0
@@ -275,8 +275,9 @@ class LinearisedOutputs:
                 whole[start:stop] = variance[at : at + stop - start]
                 at += stop - start
             some = [k for k, spans in enumerate(self.sources) if bool((take(whole, spans) > 0).any())]
-            known = self._spread[factor] = (whole, some)
-        return known
+            self._spread = {place: each for place, each in self._spread.items() if each[0]() is not None}
+            known = self._spread[id(factor)] = (ref(factor), (whole, some))
+        return known[1]
 
     def _diagonal_covariance(self, run: Pass, spread: tuple[Tensor, list[int]]) -> Tensor:
         """Layer by layer: a matrix layer without its Jacobian, others with."""

@@ -52,7 +52,7 @@ class TunedDecay(Wrapper):
     All start at the same weights and see the same batches, and cost as many trainings.
 
     >>> import temperance as tp
-    >>> rng = torch.Generator().manual_seed(0)
+    >>> rng = torch.manual_seed(0)
     >>> x = torch.randn(150, 30, generator=rng)
     >>> y = 0.1 * x.sum(1, keepdim=True) + torch.randn(150, 1, generator=rng)
     >>> target = tp.Target(torch.nn.Linear(30, 1), tp.Normal(scale=1.0), tp.GaussianPrior(scale=1.0))

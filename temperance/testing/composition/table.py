@@ -53,7 +53,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "WarmStart": lambda m: tp.WarmStart(m, _POINT, steps=4),
     "Refit": lambda m: tp.Refit(m, _STOPS),
     "Gibbs": lambda m: tp.Gibbs(m),  # type: ignore[arg-type]
-    "TunedDecay": lambda m: tp.TunedDecay(m),
+    "TunedDecay": tp.TunedDecay,
 }
 
 INNERS: dict[str, Inference[Any]] = {
