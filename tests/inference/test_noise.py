@@ -12,7 +12,7 @@ from torch import nn
 import temperance as tp
 from temperance.engine.engine import Engine
 from temperance.inference.noise import best_shift, noise_entries, wanted_shift, with_noise
-from temperance.posteriors import Mixture, Point
+from temperance.posteriors import Draws, Mixture, Point
 
 F64 = torch.float64
 
@@ -57,6 +57,44 @@ def test_weights_count_as_repetitions():
     )
 
 
+def test_a_row_counts_by_its_weight():
+    """Half of the rows have a tenth of the noise, and next to no weight, or nearly all of it."""
+    engine, theta = problem()
+    data, z = rows(engine, theta, 1.0)
+    f = engine.outputs(theta.unsqueeze(0), data.x)[0]
+    near = torch.arange(400) < 200
+    y = torch.where(near.unsqueeze(1), f + 0.1 * (data.y - f), data.y)
+    for heavy in (near, ~near):
+        weights = torch.where(heavy, 2.0, 0.002).double()
+        square = (torch.where(near, 0.1, 1.0) * z[:, 0]).square()
+        wanted = 0.5 * math.log(float((weights * square).sum() / weights.sum()))
+        found, _ = best_shift(engine, Point(theta), tp.data.Data(data.x, y, weights=weights))
+        assert found == pytest.approx(wanted, abs=0.026)
+
+
+def test_many_draws_and_many_rows_are_all_asked():
+    """Draws beyond those that are taken at once; of more than two thousand rows some of every kind."""
+    engine, theta = problem()
+    bias = engine.layout["bias"].start
+    sigma = float(theta[noise_entries(engine)].exp())
+    draws = theta.repeat(24, 1)
+    draws[:, bias] += 2.0 * sigma
+    draws[7::8, bias] = theta[bias]  # every eighth is right, so that it decides
+    data, _ = rows(engine, theta, 0.5)
+    off = (data.y - engine.outputs(theta.unsqueeze(0), data.x)[0]) / sigma
+    exact = []
+    for scale in (torch.arange(-80, 81, dtype=F64) * 0.05).exp():
+        wrong, right = (torch.distributions.Normal(centre, scale).log_prob(off) for centre in (2.0, 0.0))
+        exact.append(float(torch.logaddexp(math.log(7 / 8) + wrong, math.log(1 / 8) + right).sum()))
+    wanted = (torch.tensor(exact).argmax().item() - 80) * 0.05
+    assert best_shift(engine, Draws(draws), data)[0] == pytest.approx(wanted)
+    many, _ = rows(engine, theta, 1.0, count=5000)
+    f = engine.outputs(theta.unsqueeze(0), many.x)[0]
+    late = torch.arange(5000).unsqueeze(1) >= 2500
+    mixed = tp.data.Data(many.x, torch.where(late, f + 3.0 * (many.y - f), many.y))
+    assert best_shift(engine, Point(theta), mixed)[0] == pytest.approx(0.5 * math.log(5.0), abs=0.1)
+
+
 def test_rows_that_no_noise_makes_possible_say_nothing():
     engine, theta = problem()
     data, _ = rows(engine, theta, 2.0)
@@ -79,6 +117,9 @@ def test_the_spread_of_a_posterior_takes_the_place_of_noise():
     low[bias] -= 0.6 * sigma * 3
     high[bias] += 0.6 * sigma
     mixture = Mixture((Point(low), Point(high)), (0.25, 0.75))  # of the same mean, and a variance of 1.08 σ²
+    far = Mixture((Point(low), Point(high)), (0.999, 0.001))
+    assert best_shift(engine, far, data)[0] > 0.4  # as the first alone, which is 1.8 σ off
+    assert best_shift(engine, Mixture(far.components, (0.001, 0.999)), data)[0] < 0.3
     grid = torch.arange(-80, 81, dtype=F64) * 0.05
     f = engine.outputs(theta.unsqueeze(0), data.x)[0]
     both = torch.stack([math.log(w) + torch.distributions.Normal(f + d * sigma, sigma * s.exp()).log_prob(data.y).sum(1)
