@@ -58,7 +58,7 @@ def measured(done: Cells, settings: DefaultsSettings) -> dict[str, Any]:
                     "worse": sum(each.worse for each in found),
                     "nats": round(average([each.nats for each in found]), 4),
                     "cost": 0.0 if math.isnan(cost) else round(cost, 2),
-                    "gradients": 0.0 if math.isnan(steps) else round(steps * facts.streams, 2),
+                    "gradients": 0.0 if math.isnan(steps) else round(steps * facts.cost.gradients_per_step, 2),
                 }
             )
     before = json.loads(MEASURED.read_text(encoding="utf-8"))["kinds"] if MEASURED.exists() else {}

@@ -17,6 +17,7 @@ from temperance.data.files import data_folders
 from temperance.lab import Cell, Cells, Preset, run_experiment
 from temperance.lab.experiment import Finished
 from temperance.lab.experiments import defaults
+from temperance.lab.measured import measured
 from temperance.lab.outsiders import LEAST, score_outsider
 from temperance.lab.tasks import DEVELOPMENT, HALVES, POST_HOC, REPORT, TASKS, Rows, find_task, load_rows, make_target
 from temperance.lab.versus import Board, ratio
@@ -247,3 +248,19 @@ def test_a_run_has_a_heat_map_and_tables_and_goes_on(tmp_path):
     assert (tmp_path / "figures" / "differences.png").stat().st_size > 5000
     assert {find_task(name).half for name in settings.tasks} == {DEVELOPMENT, REPORT}
     assert run_experiment(experiment, "quick", tmp_path, workers=1, console=Console(quiet=True)).ok
+
+
+def test_what_a_large_network_costs_counts_every_gradient_of_a_step():
+    """Members of an ensemble, and trainings side by side under several strengths of the prior."""
+    methods = ("map", "tuned-map", "laplace", "multiswag")
+    found = [
+        Finished(cell(task.name, method), {"log_loss": 0.5, "seconds": 1.0, "steps": 100, "ece": 0.1}, 1.0)
+        for task in TASKS
+        if task.group != POST_HOC
+        for method in methods
+    ]
+    kinds = measured(Cells(found), dataclasses.replace(SETTINGS, methods=methods))["kinds"]
+    costs = {entry["name"]: entry["gradients"] for entry in kinds["classes"]}
+    assert costs["map"] == 1.0
+    assert costs["laplace"] == 3.0
+    assert costs["multiswag"] == 5.0

@@ -53,6 +53,18 @@ def flow_of(target, data, chains, dense=False):
     return Motion(energies, metric, torch.full((chains,), 0.7, dtype=torch.float64)), theta, gradient
 
 
+def walk_in_python(monkeypatch):
+    """Energies in C, trajectories not."""
+    of = NativeMLP.of
+
+    def without_trajectories(*arguments):
+        made = of(*arguments)
+        made.complete = False
+        return made
+
+    monkeypatch.setattr(NativeMLP, "of", without_trajectories)
+
+
 class Swish(nn.Module):
     """Keeps a network out of the compiled path."""
 
@@ -111,14 +123,7 @@ def test_trajectories_in_c_are_those_in_python(monkeypatch):
         pytest.skip("no C compiler")
     method = tp.Ensemble(tp.Collect(tp.NUTS(step_size=0.15, max_depth=6), burn=1, every=1), 4)
     found = tp.fit(target, method, data, steps=30, progress=False).posterior
-    of = NativeMLP.of
-
-    def without_trajectories(*arguments):
-        made = of(*arguments)
-        made.complete = False
-        return made
-
-    monkeypatch.setattr(NativeMLP, "of", without_trajectories)
+    walk_in_python(monkeypatch)
     again = tp.fit(target, method, data, steps=30, progress=False).posterior
     counts = torch.stack([c.trace.transitions.leapfrogs for c in found.components])
     assert torch.equal(counts, torch.stack([c.trace.transitions.leapfrogs for c in again.components]))
@@ -138,14 +143,7 @@ def test_microcanonical_trajectories_in_c_are_those_in_python(monkeypatch, adjus
     kernel = tp.MCLMC(step_size=0.1, length=7, adjusted=adjusted, mass=mass)
     method = tp.Ensemble(tp.Collect(kernel, burn=0, every=1), 4)
     found = tp.fit(target, method, data, steps=12, progress=False).posterior
-    of = NativeMLP.of
-
-    def without_trajectories(*arguments):
-        made = of(*arguments)
-        made.complete = False
-        return made
-
-    monkeypatch.setattr(NativeMLP, "of", without_trajectories)
+    walk_in_python(monkeypatch)
     again = tp.fit(target, method, data, steps=12, progress=False).posterior
     for one, two in zip(found.components, again.components, strict=True):
         assert torch.allclose(one.theta, two.theta, atol=1e-9)
@@ -166,17 +164,10 @@ def test_chains_that_differ_walk_in_c_as_in_python(monkeypatch, method):
     target, data = classifier(width=7, dtype=torch.float64), moons()
     if Engine(target).energies_on(whole(target, data)).native is None:
         pytest.skip("no C compiler")
-    of = NativeMLP.of
-
-    def without_trajectories(*arguments):
-        made = of(*arguments)
-        made.complete = False
-        return made
-
     found = []
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr(NativeMLP, "of", without_trajectories)
+            walk_in_python(monkeypatch)
         options = {"steps": 18} if isinstance(method, tp.Ensemble) else {"steps": 10}
         made = tp.fit(target, method, data, progress=False, **options).posterior
         found.append(torch.stack([p.theta for p in getattr(made, "components", [made])]))

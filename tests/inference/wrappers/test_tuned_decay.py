@@ -9,6 +9,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.model.priors.powered import PoweredPrior
+from temperance.run.loop import Loop
 
 F64 = torch.float64
 POINT = tp.MAP(lr=0.02, patience=200)
@@ -131,3 +132,28 @@ def test_what_asks_no_held_out_rows_is_refused():
         tp.TunedDecay(tp.MAP())
     with pytest.raises(ArgumentError, match="TunedDecay cannot wrap Ensemble"):
         tp.TunedDecay(tp.Ensemble(POINT, 2))
+
+
+@pytest.mark.parametrize("kill", [2, 9, 13])
+def test_killed_it_goes_on_to_the_bit(kill, tmp_path, monkeypatch):
+    """While all train, and when some have ended: what each has scored is kept."""
+    method = tp.Laplace(tp.TunedDecay(tp.MAP(lr=0.05, patience=4), (0.05, 1.0, 30.0)), tp.KFAC())
+    options = {"epochs": 60, "batch_size": 20, "seed": 1}
+    whole = fit(linear(), method, **options)
+    assert kill < whole.info.steps < 120
+    made = Loop._record
+
+    def record(self, batch, info):
+        made(self, batch, info)
+        if self.info.steps == kill:
+            self.save()
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_record", record)
+        with pytest.raises(RuntimeError, match="killed"):
+            fit(linear(), method, checkpoint=tmp_path / "run", **options)
+    again = fit(linear(), method, checkpoint=tmp_path / "run", **options)
+    assert again.info.steps == whole.info.steps
+    assert torch.equal(again.posterior.mean, whole.posterior.mean)
+    assert again.posterior.width == whole.posterior.width
