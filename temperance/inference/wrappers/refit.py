@@ -31,6 +31,8 @@ from temperance.inference.base import (
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.noise import noise_entries, wanted_shift, with_noise
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
+from temperance.inference.wrappers.tuned_decay import DECAY, DECAY_STEPS
+from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import Chain, Posterior
 
 _PILOT_ROWS = 0.9  # of all rows, which an epoch of the method goes through
@@ -56,6 +58,10 @@ class RefitState(WrapperState):
     own_steps: int = 0
     same_rows: bool = False
     noise_shift: float | None = None
+    decay: float = 1.0
+    starts: Starts | None = field(default=None, metadata=SCRATCH)
+    engines: tuple[Engine, Engine] | None = field(default=None, metadata=SCRATCH)
+    folder: Path | None = field(default=None, metadata=SCRATCH)
     walk: Iterator[Batch] | None = field(default=None, metadata=SCRATCH)
 
 
@@ -77,6 +83,9 @@ class Refit(Wrapper):
     Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
     the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
     MAP(lr=1e-3, patience=0.1))`` costs six trainings, each as long as it should be.
+
+    A pilot that chooses the strength of the prior, :class:`TunedDecay`, hands it on: what comes out is of p(θ)^c* and
+    all rows. So is every ``Laplace`` or anchor inside.
 
     The run has room for both: of L steps the pilot takes at most L / (1 + ``stretch``), so that a run is asked to be
     1 + ``stretch`` times as long as one of ``pilot`` alone; it ends as soon as it is done, as a rule long before.
@@ -177,10 +186,20 @@ class Refit(Wrapper):
         (rng,) = rngs
         seed = spawn(rng)
         pilot = self.pilot.init(engine, starts, [generator(seed, "pilot")])
-        return RefitState(self.base.init(engine, starts, rngs), pilot, seed)
+        return RefitState(self.base.init(engine, starts, rngs), pilot, seed, starts=starts)
+
+    def _under(self, engine: Engine, state: RefitState) -> Engine:
+        """What evaluates the target under the strength of the prior that the pilot chose."""
+        if state.decay == 1.0:
+            return engine
+        if state.engines is None or state.engines[0] is not engine:
+            target = engine.target
+            state.engines = (engine, engine.on(target.with_prior(PoweredPrior(target.prior, state.decay))))
+        return state.engines[1]
 
     def keep_in(self, state: RefitState, folder: Path) -> None:
         """As both parts do."""
+        state.folder = folder
         if state.pilot_steps is None:
             self.pilot.keep_in(state.pilot, folder)
         self.base.keep_in(state.base, folder)
@@ -193,7 +212,8 @@ class Refit(Wrapper):
             if batch.size == batch.num_data and batch.whole is not None:  # all rows at once: of more rows, all of them
                 state.batch_size = len(batch.whole.with_held_out())
         if state.pilot_steps is not None:
-            state.base, info = self.base.step(engine, state.base, self._own_batch(engine, state, batch))
+            own = self._own_batch(engine, state, batch)
+            state.base, info = self.base.step(self._under(engine, state), state.base, own)
             ended = batch.step + 1 - state.pilot_steps >= state.own_steps
             return state, replace(info, done=info.done or ended)
         whole, per_epoch = _all_rows(batch), batch.steps_per_epoch
@@ -209,6 +229,7 @@ class Refit(Wrapper):
             state.best, state.best_epochs = score, made / per_epoch
         if info.status.ok and (info.done or made >= first):
             state.most_epochs = made / per_epoch
+            self._take_decay(engine, state, info, per_epoch)
             wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
             state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
             state.same_rows = batch.held_out is not None and whole is batch.whole
@@ -217,6 +238,19 @@ class Refit(Wrapper):
                 state.noise_shift = wanted_shift(engine, point, batch.held_out)
             state.pilot, state.pilot_steps = None, made
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
+
+    def _take_decay(self, engine: Engine, state: RefitState, info: Info, per_epoch: int) -> None:
+        """Where the pilot chose among strengths of the prior, the method has the one that was chosen, and the length of
+        its training."""
+        if DECAY not in info.metrics:
+            return
+        state.decay = info.metrics[DECAY]
+        state.best_epochs = info.metrics[DECAY_STEPS] / per_epoch
+        if state.decay != 1.0:  # what a method draws from the prior when it begins is drawn from this one
+            assert state.starts is not None
+            state.base = self.base.init(self._under(engine, state), state.starts, [generator(state.seed, "method")])
+            if state.folder is not None:
+                self.base.keep_in(state.base, state.folder)
 
     def _own_batch(self, engine: Engine, state: RefitState, batch: Batch) -> Batch:
         """The method's next rows, of all that there are. They are a function of the seed and of the step's number."""
@@ -269,7 +303,7 @@ class Refit(Wrapper):
                 "fit again with the same checkpoint."
             )
         whole = None if data is None else data.with_held_out()
-        found = self.base.posteriors(engine, state.base, whole)
+        found = self.base.posteriors(self._under(engine, state), state.base, whole)
         shift = state.noise_shift
         if shift is None:
             return found

@@ -21,17 +21,23 @@ from temperance.inference.card import Card, MethodFamily
 from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import Posterior
 
+DECAY, DECAY_STEPS = "decay", "decay_steps"
+"""What a step tells (:class:`Info.metrics`): the strength that is best so far, and after how many steps it was."""
+
 _WORTH = 0.01  # nats a held-out row that another prior must gain: fewer are chance, on the tables that most people have
+_ODDS = 1.0  # nats of all held-out rows together that it must gain beside: a dozen rows are no reason to choose
 
 
 @dataclass
 class TunedDecayState(WrapperState):
-    """The states of the trainings, in ``base``; the best score of held-out rows of each; which have ended, and which in
-    trouble."""
+    """The states of the trainings, in ``base``; the best score of held-out rows of each, and after how many steps that
+    was; which have ended, and which in trouble; how many rows are held out."""
 
     best: list[float]
+    best_steps: list[int]
     ended: list[bool]
     broken: list[bool]
+    held_out: int = 0
     engines: tuple[Engine, list[Engine]] | None = field(default=None, metadata=SCRATCH)
 
 
@@ -42,8 +48,9 @@ class TunedDecay(Wrapper):
         θ_c = ``base`` under p(D | θ) p(θ)^c,  c in ``factors``;     c* = argmax Σ_held-out log p(y | x, θ_c).
 
     With a Gaussian prior N(0, s²) that is weight decay times c, a scale of s / √c: what who trains a network tunes
-    first. The prior as it was given stays unless another gains a hundredth of a nat for each held-out row. What comes
-    after, ``Laplace`` or the method of ``WarmStart``, has the prior as it was given.
+    first. The prior as it was given stays unless another gains a hundredth of a nat for each held-out row, and a nat
+    in all. What comes after, ``Laplace`` or the method of ``WarmStart``, has the prior as it was given; ``Refit``,
+    whose pilot it may be, goes on with what was chosen.
 
     Args:
         base: one network that stops by held-out rows, ``MAP(lr=2e-3, patience=0.1)``.
@@ -112,7 +119,7 @@ class TunedDecay(Wrapper):
         (rng,) = rngs
         seed, count = spawn(rng), len(self.factors)
         made = [self.base.init(one, starts, [generator(seed, "decay")]) for one in self._under(engine)]
-        return TunedDecayState(made, [-math.inf] * count, [False] * count, [False] * count)
+        return TunedDecayState(made, [-math.inf] * count, [0] * count, [False] * count, [False] * count)
 
     def _under(self, engine: Engine) -> list[Engine]:
         """What evaluates the target under each strength."""
@@ -134,6 +141,7 @@ class TunedDecay(Wrapper):
     def step(self, engine: Engine, state: TunedDecayState, batch: Batch) -> tuple[TunedDecayState, Info]:
         """A step of each training that has not ended."""
         told: dict[int, Info] = {}
+        state.held_out = 0 if batch.held_out is None else len(batch.held_out)
         for k, here in enumerate(self._engines(engine, state)):
             if state.ended[k]:
                 continue
@@ -142,18 +150,24 @@ class TunedDecay(Wrapper):
             state.broken[k] = not info.status.ok and not info.done
             state.ended[k] = info.done or state.broken[k]
             score = info.metrics.get("held_out_score", -math.inf)
-            if math.isfinite(score):
-                state.best[k] = max(state.best[k], score)
+            if math.isfinite(score) and score > state.best[k]:
+                state.best[k], state.best_steps[k] = score, batch.step + 1
         shown_one = told.get(self.factors.index(1.0)) or next(iter(told.values()))
         if all(state.broken):
             return state, shown_one
         well = [info for k, info in told.items() if not state.broken[k]]
         if not well:  # what still ran is broken; others have ended well
-            return state, replace(shown_one, status=replace(shown_one.status, ok=True), done=True)
+            metrics = {**shown_one.metrics, **self._choice(state)}
+            return state, replace(shown_one, status=replace(shown_one.status, ok=True), done=True, metrics=metrics)
         first = shown_one if shown_one in well else well[0]
         scores = [info.metrics["held_out_score"] for info in well if "held_out_score" in info.metrics]
-        metrics = {**first.metrics, "held_out_score": max(scores)} if scores else first.metrics
+        metrics = {**first.metrics, **({"held_out_score": max(scores)} if scores else {}), **self._choice(state)}
         return state, replace(first, done=all(state.ended), metrics=metrics)
+
+    def _choice(self, state: TunedDecayState) -> dict[str, float]:
+        """What would be kept now: the strength, and the step at which its network was best."""
+        k = self.chosen(state)
+        return {DECAY: self.factors[k], DECAY_STEPS: float(state.best_steps[k])}
 
     def chosen(self, state: TunedDecayState) -> int:
         """The number of the strength that is kept."""
@@ -161,7 +175,8 @@ class TunedDecay(Wrapper):
         usable = [k for k in every if not state.broken[k]] or every
         top = max(usable, key=lambda k: state.best[k])
         plain = self.factors.index(1.0)
-        clear = plain not in usable or state.best[top] - state.best[plain] > _WORTH
+        needed = _WORTH + _ODDS / max(1, state.held_out)
+        clear = plain not in usable or state.best[top] - state.best[plain] > needed
         return top if clear else plain
 
     def posteriors(self, engine: Engine, state: TunedDecayState, data: Data | None) -> tuple[Posterior, ...]:

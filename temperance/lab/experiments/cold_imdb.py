@@ -43,11 +43,12 @@ class ImdbSettings(Settings):
     ``made-up``), its first ``train`` and first ``test`` rows (0: all of them); the ``held_out`` rows after the training
     rows say when Adam stops.
 
-    ``temperatures`` of the chain under N(0, 1) and ``few`` of those with learned scales and with labels on which
-    ``labellers`` agreed. Their likelihood is that many times as stiff, and the noise of its gradients that many times
-    squared as hot, so that the chain has a step of its own; with ten labellers one that is cool enough takes ten times
-    as long to forget its start as this chain lasts. SGD runs for ``epochs``; ensembles have ``members``. ``hot_draws``:
-    draws by which the temperature by curvature is found.
+    A chain begins where early-stopped Adam ends if it is ``warm``: from fresh weights it has hardly left the plateau of
+    even odds when draws are taken. ``temperatures`` of the chain under N(0, 1) and ``few`` of those with learned scales
+    and with labels on which ``labellers`` agreed. Their likelihood is that many times as stiff, and the noise of its
+    gradients that many times squared as hot, so that the chain has a step of its own; with ten labellers one that is
+    cool enough takes ten times as long to forget its start as this chain lasts. SGD runs for ``epochs``; ensembles have
+    ``members``. ``hot_draws``: draws by which the temperature by curvature is found.
     """
 
     data: str = "imdb"
@@ -68,6 +69,7 @@ class ImdbSettings(Settings):
     curated_momentum: float = 0.98
     sgd_lr: float = 0.1
     adam_lr: float = 1e-3
+    warm: bool = True
     members: int = 5
     hot_draws: int = 2
 
@@ -143,7 +145,8 @@ def run(settings: ImdbSettings, cell: Cell) -> dict[str, Any]:
     chain = chain_of(settings, cell["arm"])
     options: dict[str, Any] = {"batch_size": settings.chain.batch_size, "seed": cell["seed"]}
     if cell["method"] == "sghmc":
-        fitted = fit(target, chain.method(), train, steps=chain.steps, **options)
+        start = _optimised(settings, EARLY, target, train, held_out, options) if settings.warm else None
+        fitted = fit(target, chain.method(), train, steps=chain.steps, start=start, **options)
     else:
         fitted = _optimised(settings, cell["method"], target, train, held_out, options)
     members = member_probs(fitted, test.x)

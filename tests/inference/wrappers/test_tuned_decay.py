@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -157,3 +159,99 @@ def test_killed_it_goes_on_to_the_bit(kill, tmp_path, monkeypatch):
     assert again.info.steps == whole.info.steps
     assert torch.equal(again.posterior.mean, whole.posterior.mean)
     assert again.posterior.width == whole.posterior.width
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_refit_goes_on_with_the_strength_that_its_pilot_chose(temperature):
+    """Mean and covariance of the posterior of *all* rows under p(θ)^c, weights a matrix."""
+    train, held_out = rows(0, 0.1)
+    pilot = tp.TunedDecay(POINT, (0.05, 1.0, 30.0))
+    method = tp.Refit(tp.Laplace(tp.MAP(lr=0.02), tp.Dense(), tune=None), pilot, stretch=10)
+    found = fit(linear().with_temperature(temperature), method, epochs=3000).posterior
+    x, y = torch.cat([train.x, held_out.x]), torch.cat([train.y, held_out.y])
+    assert torch.allclose(found.mean, mode(tp.data.Data(x, y), 30.0), atol=1e-3)
+    block = torch.linalg.inv(x.T @ x + 30.0 * torch.eye(20, dtype=F64)).contiguous()
+    assert torch.allclose(found.covariance(), temperature * torch.kron(torch.eye(2, dtype=F64), block), atol=1e-8)
+
+
+class Spy(tp.MAP):
+    """Notes the priors that it begins under and counts its steps."""
+
+    priors: ClassVar[list] = []
+    steps = 0
+
+    def init(self, engine, starts, rngs):
+        Spy.priors.append(engine.target.prior)
+        return super().init(engine, starts, rngs)
+
+    def step(self, engine, state, batch):
+        Spy.steps += 1
+        assert engine.target.prior is Spy.priors[-1]
+        return super().step(engine, state, batch)
+
+
+def test_refit_goes_on_for_as_long_as_the_kept_training_was_good():
+    """Though one that is not kept was a little better, after more epochs. All sixty rows are six batches of ten."""
+    Spy.priors, Spy.steps, slow = [], 0, tp.MAP(lr=0.003, patience=200)
+    few = rows(0, 0.05)[1].subset(slice(0, 20))
+    options = {"signal": 0.05, "epochs": 400, "batch_size": 10, "held_out": few}
+    alone = [fit(linear(prior), slow, **options) for prior in (None, tp.GaussianPrior(5**-0.5))]
+    (plain, first), (other, later) = (
+        max((score, -k) for k, score in enumerate(each.info.held_out_scores, 1)) for each in alone
+    )
+    assert plain < other < plain + 0.06
+    assert first != later
+    fit(linear(), tp.Refit(Spy(lr=0.003), tp.TunedDecay(slow, (1.0, 5.0))), **options)
+    assert Spy.steps == -first * 6
+    assert len(Spy.priors) == 1
+
+
+def test_refit_begins_anew_under_the_strength_that_its_pilot_chose():
+    """What is drawn from the prior (anchors, say) is drawn from that one."""
+    Spy.priors = []
+    fit(linear(), tp.Refit(Spy(lr=0.02), tp.TunedDecay(POINT, (1.0, 30.0))), epochs=400)
+    first, last = (prior.bind(linear().layout) for prior in Spy.priors)
+    at = torch.ones(40, dtype=F64)
+    here, there = (each.log_prob(at) - each.log_prob(0 * at) for each in (first, last))
+    assert torch.allclose(there, 30.0 * here)
+
+
+@pytest.mark.parametrize("kill", [2, 60, 130])
+@pytest.mark.parametrize("base", [tp.Ensemble(tp.Anchored(tp.MAP(lr=0.05)), 2), tp.SWAG(tp.MAP(lr=0.05), rank=3)])
+def test_refit_that_took_a_strength_is_killed_and_goes_on_to_the_bit(kill, base, tmp_path, monkeypatch):
+    """While the pilot runs and after it."""
+    method = tp.Refit(base, tp.TunedDecay(tp.MAP(lr=0.05, patience=4), (1.0, 30.0)), stretch=3)
+    options = {"epochs": 150, "batch_size": 20, "seed": 1}
+    whole = fit(linear(), method, **options)
+    assert whole.info.steps > 140
+    made = Loop._record
+
+    def record(self, batch, info):
+        made(self, batch, info)
+        if self.info.steps == kill:
+            self.save()
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_record", record)
+        with pytest.raises(RuntimeError, match="killed"):
+            fit(linear(), method, checkpoint=tmp_path / "run", **options)
+    again = fit(linear(), method, checkpoint=tmp_path / "run", **options)
+    assert again.info.steps == whole.info.steps
+    one, two = (f.posterior.sample(5, seed=0) for f in (whole, again))
+    assert torch.equal(one, two)
+
+
+def test_a_dozen_rows_are_no_reason_to_choose():
+    """The same gain a row decides where there are many of them and not where there are few."""
+    _, held_out = rows(0, 0.1)
+    method, priors = tp.TunedDecay(POINT, (1.0, 10.0)), (None, tp.GaussianPrior(10**-0.5))
+    kept = []
+    for few in (held_out, *(held_out.subset(slice(k, k + 6)) for k in range(0, 48, 6))):
+        each = [fit(linear(prior), POINT, held_out=few) for prior in priors]
+        gain = max(each[1].info.held_out_scores) - max(each[0].info.held_out_scores)
+        found = fit(linear(), method, held_out=few).posterior.theta
+        assert torch.allclose(found, each[gain > 0.01 + 1 / len(few)].posterior.theta, atol=1e-12)
+        kept.append((len(few), gain > 0.03, torch.allclose(found, each[0].posterior.theta)))
+    assert kept[0] == (260, True, False)
+    assert (6, True, True) in kept
