@@ -25,6 +25,7 @@ from temperance.posteriors.pushforward import Pushforward
 from temperance.posteriors.radial import RadialPosterior
 from temperance.posteriors.shifted import Shifted
 from temperance.posteriors.trace import Trace
+from temperance.posteriors.with_outliers import WithOutliers
 from temperance.posteriors.with_statistics import WithStatistics
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Trace",
     "WeightCurve",
     "WeightPosterior",
+    "WithOutliers",
     "WithStatistics",
     "centre_of",
 ]

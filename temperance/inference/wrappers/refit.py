@@ -29,7 +29,7 @@ from temperance.inference.base import (
     refuse,
 )
 from temperance.inference.card import Card, MethodFamily
-from temperance.inference.noise import noise_entries, wanted_shift, with_noise
+from temperance.inference.noise import Noise, noise_entries, wanted_noise, with_noise
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
 from temperance.inference.wrappers.tuned_decay import DECAY, DECAY_STEPS
 from temperance.model.priors.powered import PoweredPrior
@@ -57,7 +57,7 @@ class RefitState(WrapperState):
     pilot_steps: int | None = None
     own_steps: int = 0
     same_rows: bool = False
-    noise_shift: float | None = None
+    noise: Noise | None = None
     decay: float = 1.0
     starts: Starts | None = field(default=None, metadata=SCRATCH)
     engines: tuple[Engine, Engine] | None = field(default=None, metadata=SCRATCH)
@@ -235,7 +235,7 @@ class Refit(Wrapper):
             state.same_rows = batch.held_out is not None and whole is batch.whole
             if batch.held_out is not None and self._corrects_noise(engine):
                 (point,) = self.pilot.posteriors(engine, state.pilot, None)
-                state.noise_shift = wanted_shift(engine, point, batch.held_out)
+                state.noise = wanted_noise(engine, point, batch.held_out)
             state.pilot, state.pilot_steps = None, made
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
 
@@ -304,12 +304,12 @@ class Refit(Wrapper):
             )
         whole = None if data is None else data.with_held_out()
         found = self.base.posteriors(self._under(engine, state), state.base, whole)
-        shift = state.noise_shift
-        if shift is None:
+        noise = state.noise
+        if noise is None:
             return found
         if whole is None:
             raise NeedsData("the noise that was learned is corrected by all rows")
-        return tuple(p if p.predicts == "linearised" else with_noise(engine, p, whole, shift) for p in found)
+        return tuple(p if p.predicts == "linearised" else with_noise(engine, p, whole, noise) for p in found)
 
 
 def _all_rows(batch: Batch) -> Data | None:

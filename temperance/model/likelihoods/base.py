@@ -61,6 +61,16 @@ class Likelihood(Value, ABC):
         """Which of what is learned are logarithms of a noise scale: a number added to them widens the noise alone."""
         return ()
 
+    def with_outliers(self, share: float, factor: float) -> Likelihood | None:
+        """The same, but of a ``share`` of rows the noise is ``factor`` times as wide; it must learn what this one
+        learns. ``None`` where there is no such law."""
+        return None
+
+    @property
+    def outlier_factor(self) -> float:
+        """How many times as wide the noise of outliers is: 1 where it has none of its own."""
+        return 1.0
+
     def outputs_for(self, targets: int) -> int:
         """How many outputs the network must have to predict so many classes, labels or numbers."""
         return targets

@@ -54,6 +54,15 @@ class ContaminatedNormal(HomoscedasticLikelihood):
         object.__setattr__(self, "num_outputs", num_outputs)
         self.__post_init__()
 
+    def with_outliers(self, share: float, factor: float) -> ContaminatedNormal:
+        """With other ones."""
+        return ContaminatedNormal(share, factor, self.scale, self.num_outputs)
+
+    @property
+    def outlier_factor(self) -> float:
+        """k."""
+        return self.factor
+
     def _logs(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log densities of z, times their shares, in the narrow and in the wide part."""
         narrow = math.log1p(-self.share) - _HALF_LOG_2PI - 0.5 * z.square()

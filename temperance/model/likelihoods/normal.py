@@ -10,6 +10,7 @@ from torch import Tensor
 
 from temperance.core.errors import NetworkError
 from temperance.model.likelihoods.base import LearnedValues, diagonal
+from temperance.model.likelihoods.contaminated import ContaminatedNormal
 from temperance.model.likelihoods.real import LOG_SCALE, AdditiveGaussianNoise, GaussianNoise, HomoscedasticLikelihood
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -54,6 +55,10 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
     def with_noise(self, scale: float) -> Normal:
         """See :class:`Likelihood`."""
         return replace(self, scale=scale)
+
+    def with_outliers(self, share: float, factor: float) -> ContaminatedNormal:
+        """See :class:`Likelihood`."""
+        return ContaminatedNormal(share, factor, self.scale, self.num_outputs)
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """I / scale²."""
