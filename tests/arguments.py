@@ -224,6 +224,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
         **{"inputs": _ones(2, 3), "roots": _ones(2, 1, 1)},
     },
     "posteriors.Shifted": lambda: {"inner": _point(), "index": torch.tensor([0, 1]), "shift": _ones(2)},
+    "posteriors.WithOutliers": lambda: {"inner": _point(), "likelihood": tp.ContaminatedNormal(0.2, 3.0)},
     "posteriors.Pushforward": lambda: {"inner": _point(), "index": torch.tensor([0, 1]), "rest": _ones(4)},
     "posteriors.RadialPosterior": lambda: {"mean": _ones(3), "scale": _ones(3), "sizes": (3,)},
     "posteriors.Trace": _trace,

@@ -35,15 +35,15 @@ METHODS = {
     "tuned-map": START,
     "laplace": f"Laplace({TUNED})",
     "last-layer": f"On(last_layer, Laplace({TUNED}))",
-    "vi": f"Refit(Variational(MeanField(), lr=2e-3, initial_scale=1e-3), {START}, stretch=1.33)",
+    "vi": f"WarmStart(Variational(MeanField(), lr=2e-3, initial_scale=1e-3), {TUNED})",
     "ivon": f"WarmStart(IVON(lr=0.1, clip=0.01), {TUNED})",
-    "swag": f"Refit(SWAG(MAP(lr=2e-3), start=0.75), {START}, stretch=1.33)",
-    "multiswag": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {START}, stretch=1.33)",
+    "swag": f"Refit(SWAG(MAP(lr=2e-3), start=0.75), {TUNED}, stretch=1.33)",
+    "multiswag": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {TUNED}, stretch=1.33)",
     "sghmc": f"WarmStart(Collect(SGHMC(lr=Thermal())), {TUNED})",
     "cyclical": f"WarmStart(Collect(Cyclical(SGHMC(lr=Thermal()), cycle={{cycle}}, start={{start}})), {TUNED})",
-    "dropout": f"Refit(MCDropout(MAP(lr=2e-3)), {START})",
+    "dropout": f"Refit(MCDropout(MAP(lr=2e-3)), {TUNED})",
     "anchored": f"Ensemble(WarmStart(Anchored(MAP(lr=2e-3)), {START}), 5)",
-    "ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {START})",
+    "ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {TUNED})",
 }
 """The default of each family. A chain has a quarter of the steps at least, the last four fifths of them in cycles of
 ``{cycle}`` after ``{start}``."""
