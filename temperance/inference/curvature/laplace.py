@@ -91,10 +91,12 @@ class Laplace(AroundPoint):
         cost="as its base while it trains, then a pass over the data; `Laplace()` trains nothing",
         shown=("Laplace(MAP())", "On(last_layer, Laplace(MAP()))"),
         recipes=(
-            Recipe("laplace", "Laplace(MAP(lr=5e-3, patience=0.1))", "a Gaussian around one trained network"),
+            Recipe(
+                "laplace", "Laplace(TunedDecay(MAP(lr=5e-3, patience=0.1)))", "a Gaussian around one trained network"
+            ),
             Recipe(
                 "last-layer",
-                "On(last_layer, Laplace(MAP(lr=5e-3, patience=0.1)))",
+                "On(last_layer, Laplace(TunedDecay(MAP(lr=5e-3, patience=0.1))))",
                 "a Gaussian over the last layer of a trained network",
             ),
         ),

@@ -59,7 +59,7 @@ class SGHMC(LangevinSampler):
         recipes=(
             Recipe(
                 "sghmc",
-                "WarmStart(Collect(SGHMC()), MAP(lr=5e-3, patience=0.1))",
+                "WarmStart(Collect(SGHMC()), TunedDecay(MAP(lr=5e-3, patience=0.1)))",
                 "draws around a trained network, by SG Hamiltonian Monte Carlo",
             ),
         ),

@@ -89,12 +89,13 @@ class SWAG(Wrapper):
         recipes=(
             Recipe(
                 "swag",
-                "Refit(SWAG(MAP(lr=5e-3), start=0.75), MAP(lr=5e-3, patience=0.1), stretch=1.33)",
+                "Refit(SWAG(MAP(lr=5e-3), start=0.75), TunedDecay(MAP(lr=5e-3, patience=0.1)), stretch=1.33)",
                 "a Gaussian through the last places that ordinary training passes",
             ),
             Recipe(
                 "multiswag",
-                "Refit(Ensemble(SWAG(MAP(lr=5e-3), start=0.75), 5), MAP(lr=5e-3, patience=0.1), stretch=1.33)",
+                "Refit(Ensemble(SWAG(MAP(lr=5e-3), start=0.75), 5), TunedDecay(MAP(lr=5e-3, patience=0.1)), "
+                "stretch=1.33)",
                 "five Gaussians, each through the last places of its own training",
             ),
         ),

@@ -65,7 +65,7 @@ class IVON(NaturalGradient):
         recipes=(
             Recipe(
                 "ivon",
-                "WarmStart(IVON(lr=0.1, clip=0.01), MAP(lr=5e-3, patience=0.1))",
+                "WarmStart(IVON(lr=0.1, clip=0.01), TunedDecay(MAP(lr=5e-3, patience=0.1)))",
                 "the best Gaussian without correlations, by natural gradients",
             ),
         ),

@@ -124,9 +124,9 @@ class Variational(Inference[VariationalState]):
         recipes=(
             Recipe(
                 "vi",
-                "Refit(Variational(MeanField(), lr=5e-3, initial_scale=1e-3), MAP(lr=5e-3, patience=0.1), "
-                "stretch=1.33)",
-                "the best Gaussian without correlations, on all rows",
+                "WarmStart(Variational(MeanField(), lr=5e-3, initial_scale=1e-3), "
+                "TunedDecay(MAP(lr=5e-3, patience=0.1)))",
+                "the best Gaussian without correlations, around a trained network",
             ),
         ),
         demo=(Recipe("Mean field", "Variational(MeanField(), lr=1e-3)"),),

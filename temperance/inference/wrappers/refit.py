@@ -73,12 +73,17 @@ class Refit(Wrapper):
         then ``base``, from the start and on all rows, for ``stretch`` · e* epochs.
 
     A noise scale that is learned with the network is that of rows which the network fits, and where training ends early
-    it has not come to rest. Where held-out rows want another of the pilot, the noise of what comes out is moved by the
-    same factor, as far as so few rows can be trusted; no lower, though, than makes rows that were learned from most
-    likely. With δ what m held-out numbers want, and δ₀ the same of all rows and of the posterior that came out:
+    it has not come to rest; and what a network misses is seldom Gaussian. So rows that were held out from the pilot say
+    how heavy the tails of a learned noise are, and how large it is under these tails. ``Normal()`` becomes
+    ``ContaminatedNormal``: a fifth of new rows are k times as far off as others,
 
-        log σ ← log σ + max(δ', δ₀),     δ' = δ + 2 / √(2m) if δ < 0,  min(δ − 1 / √(2m), ½) else,
-        δ = argmax Σ_held-out log p(y | x, θ_e*, σ e^δ).
+        log k = E[log k | held-out rows],   log k ~ U(0, 2) before,
+
+    so that few rows leave some tail and many Gaussian ones none. With δ what m held-out numbers want of the level, δ₁
+    that at which the variance stays as it was, and δ₀ what makes all rows most likely under what came out,
+
+        log σ ← log σ + max(δ', δ₀),   δ' = min(δ₁, δ + 2 / √(2m)) if δ < δ₁,  max(δ₁, min(δ − 1 / √(2m), ½)) else,
+        δ = argmax Σ_held-out log p(y | x, θ_e*, σ e^δ, k).
 
     Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
     the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
@@ -95,7 +100,8 @@ class Refit(Wrapper):
         pilot: ``MAP`` with ``patience``, and else as in ``base``: lengths are those of its learning rate.
         stretch: how many times as long the method runs. 4/3 for ``SWAG(start=0.75)``, which then begins to collect
             where the pilot was best.
-        noise: whether a learned noise scale is corrected as above. At temperatures other than one nothing is chosen.
+        noise: whether a learned noise is corrected as above. At temperatures other than one nothing is chosen, and of
+            other likelihoods than ``Normal()`` only the level is.
 
     >>> import temperance as tp
     >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)

@@ -28,6 +28,7 @@ from temperance.lab.sampling import Chain, sgd
 from temperance.lab.sweep import HEATS, LABELS, best_temperature, by_temperature, cold_gap, soundness
 
 PAPER, LEARNED, CURATED, HMC = "N(0, 1)", "learned scales", "curated labels", "N(0, 1/40)"
+OPTIMISED, FRESH = "optimised", "fresh"
 SGD, SGD_ENSEMBLE, EARLY, EARLY_ENSEMBLE = "sgd", "sgd-ensemble", "early", "early-ensemble"
 POINTS = {
     SGD: "SGD",
@@ -43,12 +44,13 @@ class ImdbSettings(Settings):
     ``made-up``), its first ``train`` and first ``test`` rows (0: all of them); the ``held_out`` rows after the training
     rows say when Adam stops.
 
-    A chain begins where early-stopped Adam ends if it is ``warm``: from fresh weights it has hardly left the plateau of
-    even odds when draws are taken. ``temperatures`` of the chain under N(0, 1) and ``few`` of those with learned scales
-    and with labels on which ``labellers`` agreed. Their likelihood is that many times as stiff, and the noise of its
-    gradients that many times squared as hot, so that the chain has a step of its own; with ten labellers one that is
-    cool enough takes ten times as long to forget its start as this chain lasts. SGD runs for ``epochs``; ensembles have
-    ``members``. ``hot_draws``: draws by which the temperature by curvature is found.
+    Chains begin at each of ``starts``: where early-stopped Adam ends, and at fresh weights. Chains of this length do
+    not forget where they began, so that how far the two are apart says how little either can be trusted.
+    ``temperatures`` of the chain under N(0, 1) and ``few`` of those with learned scales and with labels on which
+    ``labellers`` agreed. Their likelihood is that many times as stiff, and the noise of its gradients that many times
+    squared as hot, so that the chain has a step of its own; with ten labellers one that is cool enough takes ten times
+    as long to forget its start as this chain lasts. SGD runs for ``epochs``; ensembles have ``members``. ``hot_draws``:
+    draws by which the temperature by curvature is found.
     """
 
     data: str = "imdb"
@@ -69,7 +71,7 @@ class ImdbSettings(Settings):
     curated_momentum: float = 0.98
     sgd_lr: float = 0.1
     adam_lr: float = 1e-3
-    warm: bool = True
+    starts: tuple[str, ...] = (OPTIMISED, FRESH)
     members: int = 5
     hot_draws: int = 2
 
@@ -107,7 +109,11 @@ def cells(settings: ImdbSettings) -> list[Cell]:
     made = []
     for seed in settings.all_seeds():
         made += [Cell.of(arm=PAPER, method=method, seed=seed) for method in POINTS]
-        made += [Cell.of(arm=arm, method="sghmc", temperature=t, seed=seed) for arm, t in chains(settings)]
+        made += [
+            Cell.of(arm=arm, method="sghmc", temperature=t, start=start, seed=seed)
+            for start in settings.starts
+            for arm, t in chains(settings)
+        ]
     return made
 
 
@@ -145,7 +151,8 @@ def run(settings: ImdbSettings, cell: Cell) -> dict[str, Any]:
     chain = chain_of(settings, cell["arm"])
     options: dict[str, Any] = {"batch_size": settings.chain.batch_size, "seed": cell["seed"]}
     if cell["method"] == "sghmc":
-        start = _optimised(settings, EARLY, target, train, held_out, options) if settings.warm else None
+        warm = cell["start"] == OPTIMISED
+        start = _optimised(settings, EARLY, target, train, held_out, options) if warm else None
         fitted = fit(target, chain.method(), train, steps=chain.steps, start=start, **options)
     else:
         fitted = _optimised(settings, cell["method"], target, train, held_out, options)
@@ -204,7 +211,8 @@ def _heat(settings: ImdbSettings, fitted: tp.Fitted, train: tp.data.Data) -> dic
 
 def claims(settings: ImdbSettings, done: Cells) -> list[Claim]:
     """The effect, what it is against, whether it is gone elsewhere, how near HMC is, and whether chains were sound."""
-    paper = {"arm": PAPER, "method": "sghmc"}
+    first = settings.starts[0]
+    paper = {"arm": PAPER, "method": "sghmc", "start": first}
     best = best_temperature(done, settings.temperatures, **paper)
     gap = estimate(list(cold_gap(done, settings.temperatures, **paper).values()))
     warm = estimate(done.values("ce", temperature=1.0, **paper))
@@ -232,7 +240,7 @@ def claims(settings: ImdbSettings, done: Cells) -> list[Claim]:
         (LEARNED, "with a learned prior"),
         (CURATED, f"with labels on which {settings.labellers} agreed"),
     ):
-        match = {"arm": arm, "method": "sghmc"}
+        match = {"arm": arm, "method": "sghmc", "start": first}
         effect = estimate(list(_warm_less_cold(settings, done, arm).values()))
         values = "; ".join(f"T = {t:g}: {estimate(done.values('ce', temperature=t, **match))}" for t in settings.few)
         made.append(
@@ -244,31 +252,58 @@ def claims(settings: ImdbSettings, done: Cells) -> list[Claim]:
                 f"cross-entropy at T = 1 not above that at T = {min(settings.few):g} by 0.01; {RULE}",
             )
         )
-    near = estimate(done.values("total_variation", arm=HMC))
-    agree = estimate(done.values("agreement", arm=HMC))
+    hmc = {"arm": HMC, "start": first}
+    near = estimate(done.values("total_variation", **hmc))
+    agree = estimate(done.values("agreement", **hmc))
     beside: dict[str, dict[str, Any]] = {"N(0, 1) at T = 1": {"temperature": 1.0, **paper}}
     beside |= {words: {"method": key} for key, words in POINTS.items()}
     others = "; ".join(f"{name} {estimate(done.values('total_variation', **match))}" for name, match in beside.items())
-    nearest = difference(
-        done.by_seed("total_variation", method=EARLY_ENSEMBLE), done.by_seed("total_variation", arm=HMC)
-    )
+    nearest = difference(done.by_seed("total_variation", method=EARLY_ENSEMBLE), done.by_seed("total_variation", **hmc))
     made.append(
         Claim(
             "A chain under the prior of Izmailov et al. is nearer to their HMC than an ensemble",
             "(for CIFAR-10) total variation .074 between HMC's own chains, .115 of a deep ensemble, .109 of SGHMC",
             f"total variation {near} (agreement {agree}), the ensemble's less it {nearest}; {others}. Cross-entropy of "
-            f"the chain {estimate(done.values('ce', arm=HMC))}, of HMC {hmc_level(done, 'log_loss')}; accuracy "
-            f"{estimate(done.values('accuracy', arm=HMC))}, of HMC {hmc_level(done, 'accuracy')}",
+            f"the chain {estimate(done.values('ce', **hmc))}, of HMC {hmc_level(done, 'log_loss')}; accuracy "
+            f"{estimate(done.values('accuracy', **hmc))}, of HMC {hmc_level(done, 'accuracy')}",
             above(nearest),
             f"the ensemble's total variation above the chain's; {RULE}",
         )
     )
-    return made + [soundness(done, arm=arm) for arm in (PAPER, LEARNED, CURATED, HMC)]
+    made += _forgotten(settings, done)
+    return made + [soundness(done, arm=arm, start=first) for arm in (PAPER, LEARNED, CURATED, HMC)]
+
+
+_NEAR = 0.02  # nats, within which two chains are one
+
+
+def _forgotten(settings: ImdbSettings, done: Cells) -> list[Claim]:
+    """Whether chains from two starts tell the same."""
+    if len(settings.starts) < 2:
+        return []
+    one, two = settings.starts[:2]
+    said, apart = [], []
+    for arm, t in chains(settings):
+        match: dict[str, Any] = {"arm": arm, "method": "sghmc", "temperature": t}
+        gap = difference(done.by_seed("ce", start=two, **match), done.by_seed("ce", start=one, **match))
+        if gap.count:
+            said.append(f"{arm}, T = {t:g}: {gap}")
+            apart.append(abs(gap.mean))
+    return [
+        Claim(
+            f"Chains from {two} weights and from {one} ones end with the same predictions",
+            "(asked here: otherwise they are too short)",
+            f"cross-entropy of {two} less {one}: {'; '.join(said) or '–'}",
+            max(apart) <= _NEAR if apart else None,
+            f"every mean difference within {_NEAR:g}",
+        )
+    ]
 
 
 def _warm_less_cold(settings: ImdbSettings, done: Cells, arm: str) -> dict[int, float]:
     """Cross-entropy at T = 1 less that at the lowest of the few temperatures, by seed."""
-    warm, cold = (done.by_seed("ce", arm=arm, temperature=t) for t in (1.0, min(settings.few)))
+    match = {"arm": arm, "start": settings.starts[0]}
+    warm, cold = (done.by_seed("ce", temperature=t, **match) for t in (1.0, min(settings.few)))
     return {seed: warm[seed] - cold[seed] for seed in warm if seed in cold}
 
 
@@ -278,7 +313,10 @@ def _warm_less_cold(settings: ImdbSettings, done: Cells, arm: str) -> dict[int, 
 def figures(settings: ImdbSettings, done: Cells) -> list[Picture]:
     """Scores and temperatures against T, and whether more draws would change anything."""
     grid = sorted(settings.temperatures)
-    arms = {PAPER: grid, LEARNED: sorted(settings.few), CURATED: sorted(settings.few), HMC: [1.0]}
+    grids = {PAPER: grid, LEARNED: sorted(settings.few), CURATED: sorted(settings.few), HMC: [1.0]}
+    first = settings.starts[0]
+    arms = {arm: (own, {"arm": arm, "start": first}) for arm, own in grids.items()}
+    arms |= {f"{PAPER}, from {start} weights": (grid, {"arm": PAPER, "start": start}) for start in settings.starts[1:]}
     return [
         _against_temperature(
             done,
@@ -286,7 +324,7 @@ def figures(settings: ImdbSettings, done: Cells) -> list[Picture]:
             ("ce", "accuracy", "total_variation"),
             "temperature",
             "Scores of the averaged predictions against temperature, and their distance to the published HMC; points "
-            "and ensembles as levels.",
+            "and ensembles as levels. Chains begin where early-stopped Adam ends, unless said otherwise.",
             points=True,
         ),
         _against_temperature(
@@ -305,7 +343,7 @@ _LABELS = {**LABELS, "total_variation": "total variation from HMC"}
 
 def _against_temperature(
     done: Cells,
-    arms: dict[str, list[float]],
+    arms: dict[str, tuple[list[float], dict[str, Any]]],
     entries: tuple[str, ...],
     name: str,
     caption: str,
@@ -313,13 +351,13 @@ def _against_temperature(
 ) -> Picture:
     figure, axes = panels(len(entries), width=4.6, height=3.8)
     for axis, entry in zip(axes, entries, strict=True):
-        for k, (arm, grid) in enumerate(arms.items()):
-            curve(axis, by_temperature(done, grid, entry, arm=arm, method="sghmc"), arm, COLOURS[k])
+        for k, (words, (grid, match)) in enumerate(arms.items()):
+            curve(axis, by_temperature(done, grid, entry, method="sghmc", **match), words, COLOURS[k])
         for k, (key, words) in enumerate(POINTS.items() if points else ()):
-            level(axis, estimate(done.values(entry, method=key)), words, COLOURS[(k + 4) % len(COLOURS)])
+            level(axis, estimate(done.values(entry, method=key)), words, COLOURS[(k + len(arms)) % len(COLOURS)])
         if entry in HEATS:
             axis.axhline(1.0, color="#444444", linewidth=0.9, linestyle=":")
-        temperatures(axis, arms[PAPER])
+        temperatures(axis, arms[PAPER][0])
         axis.set_ylabel(_LABELS[entry])
     axes[0].legend(fontsize=7)
     return Picture(name, caption, figure)
@@ -328,7 +366,7 @@ def _against_temperature(
 def _by_count(settings: ImdbSettings, done: Cells) -> Picture:
     figure, (axis,) = panels(1, width=5.6, height=3.8)
     for k, (arm, t) in enumerate(chains(settings)):
-        found = done.first(arm=arm, method="sghmc", temperature=t)
+        found = done.first(arm=arm, method="sghmc", temperature=t, start=settings.starts[0])
         if found is not None:
             values = found.result["ce_by_count"]
             axis.plot(range(1, len(values) + 1), values, marker=".", color=COLOURS[k % len(COLOURS)],
@@ -343,7 +381,11 @@ def sheets(settings: ImdbSettings, done: Cells) -> list[Sheet]:
     """All scores."""
     lines: list[tuple[str, dict[str, Any]]] = [(f"{words}", {"method": key}) for key, words in POINTS.items()]
     order = sorted(chains(settings), key=lambda pair: ((PAPER, LEARNED, CURATED, HMC).index(pair[0]), -pair[1]))
-    lines += [(f"{arm}, T = {t:g}", {"arm": arm, "method": "sghmc", "temperature": t}) for arm, t in order]
+    lines += [
+        (f"{arm}, T = {t:g}, from {start} weights", {"arm": arm, "method": "sghmc", "temperature": t, "start": start})
+        for arm, t in order
+        for start in settings.starts
+    ]
     entries = ("ce", "accuracy", "ece", "gibbs_ce", "agreement", "total_variation", "epochs", *HEATS)
     columns = (
         "", "cross-entropy", "accuracy", "ECE", "members' cross-entropy", "agreement with HMC", "total variation",
