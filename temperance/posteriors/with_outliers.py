@@ -24,7 +24,7 @@ class WithOutliers(WrappedPosterior):
     >>> target = tp.Target(net, tp.Normal(), tp.GaussianPrior(scale=1.0))
     >>> heavier = tp.Normal().with_outliers(0.2, 3.0)
     >>> WithOutliers(tp.posteriors.Point(torch.zeros(3)), heavier).retarget(target).likelihood
-    ContaminatedNormal(share=0.2, factor=3.0)
+    ContaminatedNormal(scale=None, num_outputs=1, share=0.2, factor=3.0)
     """
 
     inner: Posterior
