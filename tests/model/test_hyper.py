@@ -101,3 +101,17 @@ def test_a_learned_scale_starts_in_the_middle_and_is_a_density_with_its_weights(
 def test_bad_settings(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("law", [law for law, *_ in LAWS], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slopes_of_a_normal_forwards_and_backwards(law, dtype):
+    v = torch.linspace(-8.0, 8.0, 33, dtype=dtype)
+    _, forwards = torch.func.jvp(law.of_normal, (v,), (torch.full_like(v, 2.0),))
+    backwards = torch.func.grad(lambda v: law.of_normal(v).sum())(v)
+    torch.testing.assert_close(forwards, 2.0 * backwards)
+    step = 1e-4
+    exact = (law.of_normal(v.double() + step) - law.of_normal(v.double() - step)) / (2 * step)
+    torch.testing.assert_close(backwards.double(), exact, rtol=2e-4, atol=1e-6)
+    rows = torch.func.vmap(lambda row: torch.func.jvp(law.of_normal, (row,), (torch.ones_like(row),))[1])(v.view(3, 11))
+    torch.testing.assert_close(rows.flatten(), backwards)

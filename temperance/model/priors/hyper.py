@@ -177,15 +177,23 @@ class _LogGammaQuantile(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
         ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
         ctx.shape = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def _slope_at(ctx: Any) -> Tensor:
         v, log_t = ctx.saved_tensors
         table = _table(ctx.shape)
         first, last = float(table[0, 0]), float(table[-1, 0])  # v rises and log t falls
-        slope = _slope(v.double().clamp(-_FAR, _FAR), log_t.double().clamp(last, first), ctx.shape)
-        return grads[0] * slope.to(v), None
+        return _slope(v.double().clamp(-_FAR, _FAR), log_t.double().clamp(last, first), ctx.shape).to(v)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * _LogGammaQuantile._slope_at(ctx), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return tangents[0] * _LogGammaQuantile._slope_at(ctx)
 
 
 def _slope(v: Tensor, log_t: Tensor, shape: float) -> Tensor:
