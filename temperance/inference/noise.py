@@ -26,19 +26,22 @@ _ROWS = 2000  # of those that were learned from, at most
 _DRAWS = 30
 _AT_ONCE = 8  # draws
 _LOWER, _HIGHER = 2.0, 1.0  # standard errors that are kept back: too small a noise is the worse mistake
+_DOUBTED = 0.5  # of what a noise has fallen since it was looked at
 _MOST = 0.5  # by which a noise is raised at most, in its logarithm: one wild row of thirty wants more than that
 _SHARE = 0.2  # of rows that are outliers, where there are any: what are few is told by how far out they are
 _FACTORS = torch.arange(0, 21, dtype=torch.float64) * 0.1  # log of how much wider these are: up to seven times
 _HARDLY = 0.05  # of that logarithm, below which the noise stays as it is
+_USUAL = 1.0  # that logarithm, about, where rows say nothing of it
 _BESIDE = 0.3  # on both sides, how much farther the level is looked for
 
 
 @dataclass(frozen=True, eq=False)
 class Noise(Value):
-    """What held-out rows say of a learned noise: ``shift`` is added to the logarithms of its scales; ``likelihood`` is
-    the law with outliers, or ``None``."""
+    """What held-out rows say of a learned noise: ``shift`` is added to the logarithms of its scales, which were
+    ``level``; ``likelihood`` is the law with outliers, or ``None``."""
 
     shift: float
+    level: Tensor
     likelihood: Likelihood | None = None
 
 
@@ -86,6 +89,13 @@ class _Rows:
         return torch.where(totals.isfinite(), totals, -torch.inf)
 
 
+def _levels(engine: Engine, posterior: Posterior) -> Tensor:
+    """The mean logarithm of each noise scale."""
+    nodes = posterior.nodes(_DRAWS)
+    theta, _ = nodes.fetch(0, len(nodes))
+    return nodes.weights.to(theta) @ theta[:, noise_entries(engine).to(theta.device)]
+
+
 def best_shift(engine: Engine, posterior: Posterior, data: Data, likelihood: Likelihood | None = None) -> float:
     """The δ for which σ e^δ in the place of each learned noise scale σ makes rows most likely (2000 of them at most),
     under ``likelihood``, or the target's:
@@ -100,17 +110,18 @@ def best_shift(engine: Engine, posterior: Posterior, data: Data, likelihood: Lik
 
 
 def wanted_noise(engine: Engine, posterior: Posterior, held_out: Data) -> Noise | None:
-    """What held-out rows say of a learned noise. ``None``: that it should stay.
+    """What held-out rows say of a learned noise; ``None`` where they are impossible under any.
 
     *Its tails.* Where the likelihood has a form with outliers, a fifth of the rows are e^κ times as far off as others,
 
-        κ = E[κ | held-out rows],   κ ~ U(0, 2) before,  δ flat;
+        κ = E[κ | held-out rows],   p(κ) ∝ e^{−2κ} on [0, 2] before,   δ flat;
 
-    few rows leave some tail, and many Gaussian ones none.
+    few rows leave some tail, and many Gaussian ones none. The law with outliers has the standard deviation σ, as the
+    Gaussian one has, so that who leaves the tails out has a noise of the right size.
 
-    *Its level* δ, under these tails: what rows want of it, as far as it is more than two standard errors below or one
-    above where the variance stays as it was (each number that was held out tells 2 of log σ), for few rows say little,
-    and they also said when to stop. At most ½.
+    *Its level* δ, under these tails: what rows want of it, less two standard errors where that is lower and one where
+    it is higher (each number that was held out tells 2 of it), for few rows say little, and they also said when to
+    stop. At most ½, of what is no outlier.
     """
     rows = _Rows(engine, posterior, held_out)
     plain = rows.totals(rows.law, _SHIFTS)
@@ -119,50 +130,49 @@ def wanted_noise(engine: Engine, posterior: Posterior, held_out: Data) -> Noise 
     shift = float(_SHIFTS[plain.argmax()])
     law = _outliers(rows, shift)
     if law is not None:
-        around = _levels(shift, float(_FACTORS[-1]), 0.05)
+        around = shift + torch.arange(-_BESIDE, _BESIDE + _widening(law) + 0.025, 0.05, dtype=torch.float64)
         shift = float(around[rows.totals(law, around).argmax()])
-    still = 0.0 if law is None else -0.5 * math.log1p(_SHARE * (law.outlier_factor**2 - 1))
-    kept = _kept(shift, still, held_out)
-    return None if kept == 0.0 and law is None else Noise(kept, law)
+    kept = _kept(shift, held_out, _MOST + _widening(law))
+    return Noise(kept, _levels(engine, posterior), law)
 
 
 def _outliers(rows: _Rows, shift: float) -> Likelihood | None:
-    """The law with the tails that rows want, where their best Gaussian level is ``shift``."""
+    """The law with the tails that rows want, where their best Gaussian level is ``shift``: under outliers it is lower,
+    or higher by what they widen the noise at most."""
     if rows.law.with_outliers(_SHARE, 2.0) is None:
         return None
     logs = []
     for log_factor in _FACTORS.tolist():
-        law = rows.law if log_factor == 0.0 else rows.law.with_outliers(_SHARE, math.exp(log_factor))
-        assert law is not None
-        logs.append(torch.logsumexp(rows.totals(law, _levels(shift, log_factor, 0.1)), 0))
+        law = rows.law.with_outliers(_SHARE, math.exp(log_factor)) if log_factor else None
+        around = shift + torch.arange(-_BESIDE, _BESIDE + _widening(law) + 0.05, 0.1, dtype=torch.float64)
+        logs.append(torch.logsumexp(rows.totals(law or rows.law, around), 0) - log_factor / _USUAL)
     share = torch.softmax(torch.stack(logs), 0)
     found = float(share @ _FACTORS)
     return rows.law.with_outliers(_SHARE, math.exp(found)) if found > _HARDLY else None
 
 
-def _levels(plain: float, log_factor: float, step: float) -> Tensor:
-    """Where the level may be best under outliers, if it is best at ``plain`` without: below it by their factor at
-    most."""
-    return plain + torch.arange(-log_factor - _BESIDE, _BESIDE + step / 2, step, dtype=torch.float64)
+def _widening(law: Likelihood | None) -> float:
+    """The logarithm of how much wider all of the noise is than that of what is no outlier."""
+    return 0.0 if law is None else 0.5 * math.log1p(_SHARE * (law.outlier_factor**2 - 1))
 
 
-def _kept(shift: float, still: float, held_out: Data) -> float:
-    """What is kept of a ``shift`` away from ``still``, at which the noise has the variance that it had."""
+def _kept(shift: float, held_out: Data, most: float) -> float:
+    """What is kept of a ``shift``."""
     count = len(held_out) if held_out.weights is None else float(held_out.weights.sum())
     numbers = count * max(1, len(held_out.y.reshape(len(held_out), -1)[0]))
     error = 1.0 / math.sqrt(2.0 * max(numbers, 1e-9))
-    if shift > still:
-        return max(still, min(shift - _HIGHER * error, _MOST))
-    return min(still, shift + _LOWER * error)
+    kept = min(shift - _HIGHER * error, most) if shift > 0 else -shift - _LOWER * error
+    return math.copysign(max(kept, 0.0), shift)
 
 
 def with_noise(engine: Engine, posterior: Posterior, data: Data, noise: Noise) -> Posterior:
-    """``posterior`` with that noise; but its level is no less than makes the rows ``data``, from which it has learned,
-    most likely: no noise is smaller than that of those."""
+    """``posterior`` with that noise. By as much as its own fell below the level that was looked at, because training
+    went on, half is given back: the rows that say so are those which it fits. And it is no less than makes these rows,
+    ``data``, most likely."""
     places = noise_entries(engine)
     least = best_shift(engine, posterior, data, noise.likelihood)
-    level = torch.full((len(places),), max(noise.shift, least), dtype=engine.layout.dtype)
-    moved = shifted(posterior, places, level)
+    fallen = (noise.level - _levels(engine, posterior)).clamp(min=0.0)
+    moved = shifted(posterior, places, (noise.shift + _DOUBTED * fallen).clamp(min=least))
     return moved if noise.likelihood is None else with_outliers(moved, noise.likelihood)
 
 

@@ -60,15 +60,16 @@ class Mixture(WeightPosterior):
         """The target itself, or that with the noise which components chose. Where they chose outliers that are wider or
         less wide, all have the widest; where they chose noise levels, they have no likelihood in common."""
         chosen = [c.retarget(target) for c in self.components]
-        laws = [other.likelihood for other in chosen if other.likelihood is not target.likelihood]
-        if any(law.outlier_factor == 1.0 for law in laws):
+        laws = [other.likelihood for other in chosen]
+        if any(law.outlier_factor == 1.0 and law != target.likelihood for law in laws):
             raise ArgumentError(
                 "the members of an ensemble chose different noise levels by evidence, so there is no one likelihood; "
                 "let the noise be learned, Normal(), in place of Tune(noise=True)."
             )
         # A posterior that needs another module for its draws (dropout masks) needs it as a component too.
         found = next((other for other in chosen if other.network is not target.network), target)
-        return found.with_likelihood(max(laws, key=lambda law: law.outlier_factor)) if laws else found
+        widest = max(laws, key=lambda law: law.outlier_factor)
+        return found if widest == found.likelihood else found.with_likelihood(widest)
 
     def parts(self) -> list[tuple[float, Posterior]]:
         """Those of all components."""

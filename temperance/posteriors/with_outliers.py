@@ -11,11 +11,11 @@ from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.model.likelihoods import Likelihood
 from temperance.model.target import Target
-from temperance.posteriors.base import Density, Nodes, Posterior, WrappedPosterior, centre_of
+from temperance.posteriors.base import Density, Nodes, Posterior, Settings, WrappedPosterior, centre_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WithOutliers(WrappedPosterior):
+class WithOutliers(WrappedPosterior, Density):
     """θ as ``inner`` says; predictions are under ``likelihood``, which reads the same θ as the one that was learned
     with (:meth:`~temperance.model.likelihoods.Likelihood.with_outliers`).
 
@@ -24,7 +24,7 @@ class WithOutliers(WrappedPosterior):
     >>> target = tp.Target(net, tp.Normal(), tp.GaussianPrior(scale=1.0))
     >>> heavier = tp.Normal().with_outliers(0.2, 3.0)
     >>> WithOutliers(tp.posteriors.Point(torch.zeros(3)), heavier).retarget(target).likelihood
-    ContaminatedNormal(scale=None, num_outputs=1, share=0.2, factor=3.0)
+    ContaminatedNormal(scale=None, num_outputs=1, share=0.2, factor=3.0, of_all=True)
     """
 
     inner: Posterior
@@ -48,6 +48,13 @@ class WithOutliers(WrappedPosterior):
         """That of the inner posterior."""
         return centre_of(self.inner).mean
 
+    @property
+    def theta(self) -> Tensor:
+        """The settings of the inner posterior, where it consists of such."""
+        if not isinstance(self.inner, Settings):
+            raise AttributeError(f"a posterior of the kind {type(self.inner).__name__} has no `theta`")
+        return self.inner.theta
+
     def rewrap(self, part: Posterior) -> Posterior:
         """The same noise of another part."""
         return WithOutliers(part, self.likelihood)
@@ -55,6 +62,10 @@ class WithOutliers(WrappedPosterior):
     def retarget(self, target: Target) -> Target:
         """The target of the inner posterior, with the likelihood that was chosen."""
         return self.inner.retarget(target).with_likelihood(self.likelihood)
+
+    def inside(self, target: Target) -> tuple[Target, Posterior]:
+        """Where the inner posterior is known."""
+        return self.inner.inside(target)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Of the inner posterior."""

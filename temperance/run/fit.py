@@ -162,8 +162,8 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
             return data.hold_out(min(0.1, facts.sets_aside / len(data)), seed=seed)
         if facts.sets_aside:
             warnings.warn(
-                f"{len(data)} rows are too few to keep some apart ({_WORTH_DIVIDING} are divided), so that nothing says "
-                "when to stop: the whole run is trained. Pass held_out=..., or ask for fewer epochs.",
+                f"{len(data)} rows are too few to keep some apart ({_WORTH_DIVIDING} are divided), so that nothing "
+                "says when to stop: the whole run is trained. Pass held_out=..., or ask for fewer epochs.",
                 TemperanceWarning,
                 stacklevel=3,
             )

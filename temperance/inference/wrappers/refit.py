@@ -61,7 +61,6 @@ class RefitState(WrapperState):
     decay: float = 1.0
     starts: Starts | None = field(default=None, metadata=SCRATCH)
     engines: tuple[Engine, Engine] | None = field(default=None, metadata=SCRATCH)
-    folder: Path | None = field(default=None, metadata=SCRATCH)
     walk: Iterator[Batch] | None = field(default=None, metadata=SCRATCH)
 
 
@@ -77,20 +76,25 @@ class Refit(Wrapper):
     how heavy the tails of a learned noise are, and how large it is under these tails. ``Normal()`` becomes
     ``ContaminatedNormal``: a fifth of new rows are k times as far off as others,
 
-        log k = E[log k | held-out rows],   log k ~ U(0, 2) before,
+        log k = E[log k | held-out rows],   p(log k) ∝ k⁻² up to k = e² before,
 
-    so that few rows leave some tail and many Gaussian ones none. With δ what m held-out numbers want of the level, δ₁
-    that at which the variance stays as it was, and δ₀ what makes all rows most likely under what came out,
+    so that few rows leave some tail and many Gaussian ones none. σ is the standard deviation of all the noise, under
+    either law. With δ what m held-out numbers want beside the pilot's σ_e*, and δ₀ what makes all rows most likely
+    under what came out,
 
-        log σ ← log σ + max(δ', δ₀),   δ' = min(δ₁, δ + 2 / √(2m)) if δ < δ₁,  max(δ₁, min(δ − 1 / √(2m), ½)) else,
-        δ = argmax Σ_held-out log p(y | x, θ_e*, σ e^δ, k).
+        log σ ← log σ + max(δ' + ½ max(0, log σ_e* − log σ), δ₀),
+        δ = argmax Σ_held-out log p(y | x, θ_e*, σ_e* e^δ, k),
+        δ' = δ + 2 / √(2m) if δ < 0,  δ − 1 / √(2m) else, and 0 where that changes its sign; at most ½, of what is no
+        outlier.
+
+    The half: as a training goes on its noise falls, and half of that is because it fits its rows.
 
     Early stopping pays for its knowledge with a tenth of the rows: on small data that is more than what it gains. Here
     the tenth is given back. One pilot serves all members of an ensemble: ``Refit(Ensemble(MAP(lr=1e-3), 5),
     MAP(lr=1e-3, patience=0.1))`` costs six trainings, each as long as it should be.
 
     A pilot that chooses the strength of the prior, :class:`TunedDecay`, hands it on: what comes out is of p(θ)^c* and
-    all rows. So is every ``Laplace`` or anchor inside.
+    all rows. So is every ``Laplace`` or anchor inside. ``fitted.target`` has the prior that was given.
 
     The run has room for both: of L steps the pilot takes at most L / (1 + ``stretch``), so that a run is asked to be
     1 + ``stretch`` times as long as one of ``pilot`` alone; it ends as soon as it is done, as a rule long before.
@@ -205,7 +209,6 @@ class Refit(Wrapper):
 
     def keep_in(self, state: RefitState, folder: Path) -> None:
         """As both parts do."""
-        state.folder = folder
         if state.pilot_steps is None:
             self.pilot.keep_in(state.pilot, folder)
         self.base.keep_in(state.base, folder)
@@ -255,8 +258,6 @@ class Refit(Wrapper):
         if state.decay != 1.0:  # what a method draws from the prior when it begins is drawn from this one
             assert state.starts is not None
             state.base = self.base.init(self._under(engine, state), state.starts, [generator(state.seed, "method")])
-            if state.folder is not None:
-                self.base.keep_in(state.base, state.folder)
 
     def _own_batch(self, engine: Engine, state: RefitState, batch: Batch) -> Batch:
         """The method's next rows, of all that there are. They are a function of the seed and of the step's number."""

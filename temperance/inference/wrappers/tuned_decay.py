@@ -37,7 +37,7 @@ class TunedDecayState(WrapperState):
     best_steps: list[int]
     ended: list[bool]
     broken: list[bool]
-    held_out: int = 0
+    held_out: float = 0.0
     engines: tuple[Engine, list[Engine]] | None = field(default=None, metadata=SCRATCH)
 
 
@@ -141,7 +141,7 @@ class TunedDecay(Wrapper):
     def step(self, engine: Engine, state: TunedDecayState, batch: Batch) -> tuple[TunedDecayState, Info]:
         """A step of each training that has not ended."""
         told: dict[int, Info] = {}
-        state.held_out = 0 if batch.held_out is None else len(batch.held_out)
+        state.held_out = _count(batch.held_out)
         for k, here in enumerate(self._engines(engine, state)):
             if state.ended[k]:
                 continue
@@ -175,7 +175,7 @@ class TunedDecay(Wrapper):
         usable = [k for k in every if not state.broken[k]] or every
         top = max(usable, key=lambda k: state.best[k])
         plain = self.factors.index(1.0)
-        needed = _WORTH + _ODDS / max(1, state.held_out)
+        needed = _WORTH + _ODDS / max(state.held_out, 1e-9)
         clear = plain not in usable or state.best[top] - state.best[plain] > needed
         return top if clear else plain
 
@@ -187,6 +187,13 @@ class TunedDecay(Wrapper):
     def remarks(self, state: TunedDecayState) -> list[str]:
         """As the training that is kept."""
         return self.base.remarks(state.base[self.chosen(state)])
+
+
+def _count(rows: Data | None) -> float:
+    """How many rows, as often as they count."""
+    if rows is None:
+        return 0.0
+    return float(len(rows) if rows.weights is None else rows.weights.sum())
 
 
 __all__ = ["TunedDecay", "TunedDecayState"]

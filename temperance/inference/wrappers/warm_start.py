@@ -277,12 +277,16 @@ class WarmStart(Wrapper):
             state.stopped = info.done
         at_end = batch.step + 1 == first or (state.stopped and self._share() is not None)
         if info.status.ok and at_end:
-            self._switch(engine, state, batch.step + 1)
+            self._switch(engine, state, batch.step + 1, batch.whole)
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
 
-    def _switch(self, engine: Engine, state: WarmStartState, steps: int) -> None:
+    def _switch(self, engine: Engine, state: WarmStartState, steps: int, data: Data | None) -> None:
         """The optimiser has ended, after so many steps: the method begins there."""
-        found = [centre_of(point).mean for point in self.by.posteriors(engine, state.first, None)]
+        try:
+            ends = self.by.posteriors(engine, state.first, None)
+        except NeedsData:
+            ends = self.by.posteriors(engine, state.first, data)
+        found = [centre_of(point).mean for point in ends]
         state.points.copy_(torch.stack(found))
         state.base = self._begin(engine, state.points.clone(), state.seeds)
         state.first, state.first_steps, state.ready, state.begun = None, steps, True, True

@@ -62,8 +62,8 @@ class Likelihood(Value, ABC):
         return ()
 
     def with_outliers(self, share: float, factor: float) -> Likelihood | None:
-        """The same, but of a ``share`` of rows the noise is ``factor`` times as wide; it must learn what this one
-        learns. ``None`` where there is no such law."""
+        """The same, but of a ``share`` of rows the noise is ``factor`` times as wide as of others. It must learn what
+        this one learns, and have the same variance. ``None`` where there is no such law."""
         return None
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.core.checks import check_level, check_positive, real, shown
+from temperance.core.checks import check_flag, check_level, check_positive, real, shown
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods.base import LearnedValues, diagonal
 from temperance.model.likelihoods.real import HomoscedasticLikelihood
@@ -26,10 +26,11 @@ class ContaminatedNormal(HomoscedasticLikelihood):
 
         y ~ (1 − ρ) N(f(x), scale²) + ρ N(f(x), (k · scale)²),        ρ = ``share``, k = ``factor``.
 
-    ``scale=None`` (the default) learns the scale of what is no outlier. Unlike ``StudentT`` the tails are Gaussian in
-    the end: every moment is finite, E exp(t y) too. With z = (y − f) / scale and the probability w that z is of the
-    narrow part, the effective precision is u = w + (1 − w) / k²; the slope of log p in f is u z / scale and its Hessian
-    (u − w (1 − w) (1 − 1/k²)² z²) / scale², negative where it is open which part z comes from.
+    ``scale=None`` (the default) learns the scale of what is no outlier; with ``of_all`` the number that is given or
+    learned is the standard deviation of all the noise, √(1 + ρ (k² − 1)) times as large. Unlike ``StudentT`` the tails
+    are Gaussian in the end: every moment is finite, E exp(t y) too. With z = (y − f) / scale and the probability w that
+    z is of the narrow part, the effective precision is u = w + (1 − w) / k²; the slope of log p in f is u z / scale and
+    its Hessian (u − w (1 − w) (1 − 1/k²)² z²) / scale², negative where it is open which part z comes from.
 
     >>> law = ContaminatedNormal(share=0.1, factor=5.0, scale=1.0)
     >>> law.log_prob(torch.zeros(2, 1), torch.tensor([[0.0], [8.0]]), {})
@@ -40,9 +41,15 @@ class ContaminatedNormal(HomoscedasticLikelihood):
 
     share: float = 0.05
     factor: float = 10.0
+    of_all: bool = False
 
     def __init__(
-        self, share: float = 0.05, factor: float = 10.0, scale: float | None = None, num_outputs: int = 1
+        self,
+        share: float = 0.05,
+        factor: float = 10.0,
+        scale: float | None = None,
+        num_outputs: int = 1,
+        of_all: bool = False,
     ) -> None:
         object.__setattr__(self, "share", check_level(share, "share"))
         if not 1.0 < real(factor) < math.inf:
@@ -50,18 +57,21 @@ class ContaminatedNormal(HomoscedasticLikelihood):
                 f"`factor` must be a finite number above 1, how much wider outliers spread; got {shown(factor)}."
             )
         object.__setattr__(self, "factor", check_positive(factor, "factor"))
+        check_flag(of_all, "of_all")
+        object.__setattr__(self, "of_all", of_all)
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "num_outputs", num_outputs)
         self.__post_init__()
-
-    def with_outliers(self, share: float, factor: float) -> ContaminatedNormal:
-        """With other ones."""
-        return ContaminatedNormal(share, factor, self.scale, self.num_outputs)
 
     @property
     def outlier_factor(self) -> float:
         """k."""
         return self.factor
+
+    def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
+        """That of what is no outlier."""
+        given = super().noise_scale(outputs, learned)
+        return given / self.standard_variance() ** 0.5 if self.of_all else given
 
     def _logs(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log densities of z, times their shares, in the narrow and in the wide part."""

@@ -58,7 +58,7 @@ class Normal(HomoscedasticLikelihood, AdditiveGaussianNoise):
 
     def with_outliers(self, share: float, factor: float) -> ContaminatedNormal:
         """See :class:`Likelihood`."""
-        return ContaminatedNormal(share, factor, self.scale, self.num_outputs)
+        return ContaminatedNormal(share, factor, self.scale, self.num_outputs, of_all=True)
 
     def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """I / scale²."""

@@ -11,6 +11,7 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.model.priors.powered import PoweredPrior
+from temperance.posteriors import centre_of
 from temperance.run.loop import Loop
 
 F64 = torch.float64
@@ -255,3 +256,23 @@ def test_a_dozen_rows_are_no_reason_to_choose():
         kept.append((len(few), gain > 0.03, torch.allclose(found, each[0].posterior.theta)))
     assert kept[0] == (260, True, False)
     assert (6, True, True) in kept
+
+
+def test_rows_count_by_their_weights_when_it_is_decided_whether_they_are_enough():
+    _, held_out = rows(0, 0.1)
+    method = tp.TunedDecay(POINT, (1.0, 10.0))
+    for k in range(0, 48, 6):
+        few = held_out.subset(slice(k, k + 6))
+        weights = torch.zeros(260, dtype=F64)
+        weights[k : k + 6] = 1.0
+        one, two = (fit(linear(), method, held_out=each) for each in (few, held_out.weighing(weights)))
+        assert torch.allclose(one.posterior.theta, two.posterior.theta, atol=1e-9)
+
+
+def test_anchors_under_a_strength_that_was_chosen_differ_from_seed_to_seed():
+    pilot = tp.TunedDecay(POINT, (1.0, 30.0))
+    method = tp.Refit(tp.Anchored(tp.MAP(lr=0.02)), pilot)
+    one, two = (fit(linear(), method, epochs=300, seed=seed).posterior for seed in (0, 1))
+    same = fit(linear(), tp.Refit(tp.MAP(lr=0.02), pilot), epochs=300, seed=1).posterior
+    assert float((centre_of(one).mean - centre_of(two).mean).abs().max()) > 0.01
+    assert float((centre_of(same).mean - centre_of(two).mean).abs().max()) > 0.01
