@@ -51,3 +51,7 @@ class NumericalError(TemperanceError, ArithmeticError):
 
 class TemperanceWarning(UserWarning):
     """Something a user should know, which does not make the result wrong."""
+
+
+class MethodWarning(TemperanceWarning):
+    """Something that whoever chose a method and its settings could choose better. Not said where we chose."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from temperance.core.checks import check_count, check_flag, check_level, shown
 from temperance.core.encoding import fingerprint
-from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.errors import ArgumentError, DataError, MethodWarning, TemperanceWarning
 from temperance.core.progress import say
 from temperance.core.seeds import check_seed, derive_seed
 from temperance.data.data import Data
@@ -146,7 +146,10 @@ def fit(
             return loop.finished
         _warn_of_absurd_prior(engine, prepared, seed)
         status = loop.run(progress)
-        return loop.finish(status, throw)
+        with warnings.catch_warnings():
+            if chosen is not None:  # whoever left the choice to us has no learning rate to change
+                warnings.simplefilter("ignore", MethodWarning)
+            return loop.finish(status, throw)
 
 
 def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, seed: int) -> tuple[Data, Data | None]:

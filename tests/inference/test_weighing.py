@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import temperance as tp
-from temperance.core.errors import TemperanceWarning
+from temperance.core.errors import MethodWarning, TemperanceWarning
 from temperance.engine.engine import Engine
+from temperance.inference.choice import Choice, Chosen
 from temperance.inference.weighing import log_densities, weight_of_first
 from temperance.judge import diagnose
 from temperance.posteriors import Gaussian, Mixture, Point
@@ -115,6 +118,35 @@ def test_a_method_that_goes_wrong_hardly_counts_and_says_so():
     assert losses[0] < losses[1] + 0.12
 
 
+@dataclass(frozen=True, eq=False)
+class Fixed(Choice):
+    """A choice that is always the same."""
+
+    method: tp.Inference
+
+    def choose(self, target, data, trains):
+        return Chosen(self.method, "because")
+
+
+class Worse(tp.MAP):
+    """It predicts the opposite of what it has learned."""
+
+    def posteriors(self, engine, state, data):
+        return tuple(Point(-each.theta) for each in super().posteriors(engine, state, data))
+
+
+def test_members_are_told_of_once_and_who_left_the_choice_to_us_is_not():
+    target, train, _ = problem()
+    poor = tp.Ensemble(tp.WarmStart(Worse(lr=1e-3), START), 3, batched=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tp.fit(target, poor, train, epochs=200, batch_size=16, seed=1)
+    found = [each for each in told if issubclass(each.category, MethodWarning)]
+    assert len(found) == 1
+    assert "(in 3 of 3 members)" in str(found[0].message)
+    tp.fit(target, Fixed(poor), train, epochs=200, batch_size=16, seed=1)  # a warning would be an error
+
+
 def test_rows_that_the_method_learns_from_weigh_nothing():
     chain = tp.Collect(tp.Warmup(tp.HMC(step_size=0.01, length=3), 200), last=10)
     assert tp.WarmStart(chain, START).facts().gives is tp.posteriors.Draws
@@ -125,7 +157,8 @@ def test_rows_that_the_method_learns_from_weigh_nothing():
 
 def test_too_few_rows_to_keep_any_apart():
     target, train, _ = problem()
-    fitted = tp.fit(target, tp.WarmStart(tp.Variational(), START), train.subset(torch.arange(12)), epochs=8)
+    with pytest.warns(TemperanceWarning, match="12 rows are too few to keep some apart"):
+        fitted = tp.fit(target, tp.WarmStart(tp.Variational(), START), train.subset(torch.arange(12)), epochs=8)
     assert fitted.held_out is None
     assert isinstance(fitted.posterior, Gaussian)
 

@@ -27,6 +27,7 @@ NOISE = 2.0
 HARDLY = "hardly better than", "no better than"
 """How the words of :func:`worth_words` begin."""
 
+_SURELY = 3.0  # standard errors beyond which rows in the middle leave no doubt
 _ROWS = 5000  # more tell nothing new
 _ENDS = 0.025
 _FEWEST = 20  # rows from which a factor or a temperature is learned
@@ -131,6 +132,14 @@ def worth_words(found: Worth, kind: TableKind, target: str) -> list[str]:
     """A warning where the columns have told the model next to nothing, with the figures and what to do."""
     if found.clear:
         return []
+    if found.middle > _SURELY:
+        return [
+            f"a few rows decide: on {found.rows:,} rows that were not learned from, the log-loss of {target} is "
+            f"{found.own:.4g} and that of {kind.plain_answer} {found.baseline:.4g}, a gain of {found.gain:.2g} ± "
+            f"{found.error:.2g} nats a row; without the {_ENDS:.1%} of rows at either end the model is clearly better. "
+            f"It has learned from the columns, and is too sure of those few: look whether their {target} is a mistake. "
+            "Intervals and sets hold what they promise all the same."
+        ]
     begin = HARDLY[0] if found.gain > 0 else HARDLY[1]
     return [
         f"{begin} {kind.plain_answer}: on {found.rows:,} rows that were not learned from, the log-loss of {target} is "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_count, check_flag, check_level, shown
 from temperance.core.encoding import SCRATCH, encode, restore
-from temperance.core.errors import ArgumentError, NumericalError, TemperanceWarning
+from temperance.core.errors import ArgumentError, MethodWarning, NumericalError
 from temperance.core.seeds import generator, spawn
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
@@ -330,10 +330,19 @@ class WarmStart(Wrapper):
             return found
         if data is None:
             raise NeedsData("the rows that were held out weigh the method's posterior.")
-        return tuple(self._weighed(engine, *pair, data) for pair in zip(state.points, found, strict=True))
+        if data.held_out is None:
+            return found
+        poor: list[tuple[float, float, float]] = []
+        made = tuple(self._weighed(engine, *pair, data, poor) for pair in zip(state.points, found, strict=True))
+        if poor:
+            self._tell(poor, len(found), len(data.held_out))
+        return made
 
-    def _weighed(self, engine: Engine, theta: Tensor, found: Posterior, data: Data) -> Posterior:
-        """The start and what came of it, as held-out rows want them."""
+    def _weighed(
+        self, engine: Engine, theta: Tensor, found: Posterior, data: Data, poor: list[tuple[float, float, float]]
+    ) -> Posterior:
+        """The start and what came of it, as held-out rows want them; ``poor`` gets the figures of what was hardly
+        worth it."""
         others = data.held_out
         if others is None or found.predicts != "network":
             return found
@@ -341,15 +350,20 @@ class WarmStart(Wrapper):
         before, after = (log_densities(engine, each, others) for each in (start, found))
         w = weight_of_first(before, after, others.weights)
         if 1 - w < _HARDLY:
-            warnings.warn(
-                f"{len(others)} rows that were held out are predicted better by the network that "
-                f"{type(self.base).__name__} began with than by what came of it (mean log-likelihood "
-                f"{_mean(before, others):.3f} and {_mean(after, others):.3f}), whose weight in the posterior is "
-                f"{1 - w:.2f}. Another learning rate, a longer run, or a narrower prior may help.",
-                TemperanceWarning,
-                stacklevel=2,
-            )
+            poor.append((_mean(before, others), _mean(after, others), 1 - w))
         return Mixture((start, found), (w, 1 - w))
+
+    def _tell(self, poor: list[tuple[float, float, float]], members: int, rows: int) -> None:
+        """Once for all members."""
+        before, after, share = (sum(each) / len(poor) for each in zip(*poor, strict=True))
+        which = f" (in {len(poor)} of {members} members)" if members > 1 else ""
+        warnings.warn(
+            f"{rows} rows that were held out are predicted better by the network that {type(self.base).__name__} began "
+            f"with than by what came of it{which}: mean log-likelihood {before:.3f} and {after:.3f}; its weight in the "
+            f"posterior is {share:.2f}. Another learning rate, a longer run, or a narrower prior may help.",
+            MethodWarning,
+            stacklevel=3,
+        )
 
 
 def _mean(rows: Tensor, data: Data) -> float:

@@ -17,7 +17,7 @@ from temperance.apps.tables.fitting import fit_prepared
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.prepare import prepare_table
 from temperance.apps.tables.words import beside_the_baseline
-from temperance.apps.tables.worth import HARDLY, worth_held_back, worth_in_folds, worth_of
+from temperance.apps.tables.worth import HARDLY, worth_held_back, worth_in_folds, worth_of, worth_words
 from temperance.core.outcomes import Classes, Reals
 from temperance.judge.diagnose.dead import ENDED
 
@@ -120,6 +120,20 @@ def test_the_gain_is_judged_row_by_row() -> None:
     assert not worth_of(kind, few, baseline).clear  # all in all worse, by whatever rows
     assert not worth_of(kind, baseline - 1e-4, baseline).clear  # surely better, and by nothing
     assert worth_of(KINDS.of(Classes()), np.full(400, 0.050), np.full(400, 0.056)).clear  # rare classes have few nats
+
+
+def test_a_few_rows_that_decide_are_told_from_columns_that_say_nothing() -> None:
+    kind, rng = KINDS.of(Reals()), np.random.default_rng(0)
+    baseline = 2.0 + 0.1 * rng.normal(size=400)
+    own = baseline - 1.0 + 0.1 * rng.normal(size=400)
+    own[:3] += 300.0
+    (said,) = worth_words(worth_of(kind, own, baseline), kind, "price")
+    assert said.startswith("a few rows decide")
+    assert "price" in said
+    assert not hardly([said])
+    (said,) = worth_words(worth_of(kind, baseline + 0.1 * rng.normal(size=400), baseline), kind, "price")
+    assert hardly([said])
+    assert worth_words(worth_of(kind, baseline - 1.0, baseline), kind, "price") == []
 
 
 @pytest.mark.parametrize("target", ["classes", "numbers", "counts"])
