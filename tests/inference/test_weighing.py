@@ -129,10 +129,10 @@ class Fixed(Choice):
 
 
 class Worse(tp.MAP):
-    """It predicts the opposite of what it has learned."""
+    """It forgets what it has learned."""
 
     def posteriors(self, engine, state, data):
-        return tuple(Point(-5.0 * each.theta) for each in super().posteriors(engine, state, data))
+        return tuple(Point(0.0 * each.theta) for each in super().posteriors(engine, state, data))
 
 
 def test_members_are_told_of_once_and_who_left_the_choice_to_us_is_not():
