@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
 import temperance as tp
 from temperance.apps.cli import main
 from temperance.apps.demo.run import SHOWN
+
+
+def test_it_is_a_module_too():
+    done = subprocess.run([sys.executable, "-m", "temperance", "--version"], capture_output=True, text=True, check=True)
+    assert tp.__version__ in done.stdout
 
 
 def test_version(capsys):
