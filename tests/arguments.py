@@ -302,7 +302,8 @@ LEGAL: dict[str, str] = {
     ),
     "True": (
         "adjusted all_rows allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
-        "randomised schedule_steps sticking_the_landing tempered by_position undecided weigh"
+        "randomised schedule_steps sticking_the_landing tempered by_position undecided weigh "
+        "of_all"
     ),
     "tuple": "factors probs widths",
     "None 0": "burn",

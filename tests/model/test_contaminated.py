@@ -108,3 +108,30 @@ def test_the_right_noise_beats_the_plain_one_on_rows_with_outliers(method: tp.in
     assert score[tp.ContaminatedNormal] < score[tp.Normal] - 0.5
     assert score[tp.ContaminatedNormal] < score[tp.StudentT] - 0.02
     assert scale[tp.ContaminatedNormal] == pytest.approx(0.2, rel=0.15)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_the_scale_may_be_that_of_all_the_noise(scale):
+    """Gaussian noise with this law in its place keeps its variance, learned or given, of each output."""
+    size = 1 if scale else 2
+    learned = {} if scale else {"likelihood.log_scale": torch.tensor([[-1.0, 0.5]], dtype=torch.float64)}
+    plain = tp.Normal(scale=scale, num_outputs=size)
+    wide = plain.with_outliers(0.2, 4.0)
+    assert wide == tp.ContaminatedNormal(0.2, 4.0, scale=scale, num_outputs=size, of_all=True)
+    assert wide.learned_parameters() == plain.learned_parameters()
+    outputs = torch.zeros(1, 5, size, dtype=torch.float64)
+    torch.testing.assert_close(wide.variance(outputs, learned), plain.variance(outputs, learned))
+    bulk = tp.ContaminatedNormal(0.2, 4.0, scale=scale, num_outputs=size)
+    torch.testing.assert_close(bulk.variance(outputs, learned), 4.0 * plain.variance(outputs, learned))
+    y = torch.linspace(-3, 3, 5, dtype=torch.float64).unsqueeze(1).expand(5, size)
+    half = {name: value - math.log(2.0) for name, value in learned.items()}
+    other = bulk if not scale else tp.ContaminatedNormal(0.2, 4.0, scale=scale / 2.0)
+    torch.testing.assert_close(wide.log_prob(outputs, y, learned), other.log_prob(outputs, y, half))
+    torch.testing.assert_close(wide.fisher(outputs, learned), other.fisher(outputs, half))
+    torch.testing.assert_close(wide.hessian(outputs, y, learned), other.hessian(outputs, y, half))
+    torch.testing.assert_close(wide.cdf(outputs, y, learned), other.cdf(outputs, y, half))
+
+
+def test_whether_the_scale_is_of_all_is_true_or_false():
+    with pytest.raises(ArgumentError, match="`of_all` must be True or False"):
+        tp.ContaminatedNormal(of_all=1.0)
