@@ -240,19 +240,19 @@ def claims(settings: ImdbSettings, done: Cells) -> list[Claim]:
         (LEARNED, "with a learned prior"),
         (CURATED, f"with labels on which {settings.labellers} agreed"),
     ):
-        match = {"arm": arm, "method": "sghmc", "start": first}
+        match = {"arm": arm, "method": "sghmc", "start": _start(settings, done, arm)}
         effect = estimate(list(_warm_less_cold(settings, done, arm).values()))
         values = "; ".join(f"T = {t:g}: {estimate(done.values('ce', temperature=t, **match))}" for t in settings.few)
         made.append(
             Claim(
                 f"The effect is gone {words}",
                 "(not of the paper: an explanation that came later)",
-                f"{values}; T = 1 is higher by {effect}",
+                f"from {match['start']} weights {values}; T = 1 is higher by {effect}",
                 below(effect, 0.01),
                 f"cross-entropy at T = 1 not above that at T = {min(settings.few):g} by 0.01; {RULE}",
             )
         )
-    hmc = {"arm": HMC, "start": first}
+    hmc = {"arm": HMC, "start": _start(settings, done, HMC)}
     near = estimate(done.values("total_variation", **hmc))
     agree = estimate(done.values("agreement", **hmc))
     beside: dict[str, dict[str, Any]] = {"N(0, 1) at T = 1": {"temperature": 1.0, **paper}}
@@ -271,7 +271,14 @@ def claims(settings: ImdbSettings, done: Cells) -> list[Claim]:
         )
     )
     made += _forgotten(settings, done)
-    return made + [soundness(done, arm=arm, start=first) for arm in (PAPER, LEARNED, CURATED, HMC)]
+    return made + [
+        soundness(done, arm=arm, start=_start(settings, done, arm)) for arm in (PAPER, LEARNED, CURATED, HMC)
+    ]
+
+
+def _start(settings: ImdbSettings, done: Cells, arm: str) -> str:
+    """The first of the starts from which chains of this arm have been run."""
+    return next((start for start in settings.starts if done.values("ce", arm=arm, start=start)), settings.starts[0])
 
 
 _NEAR = 0.02  # nats, within which two chains are one
@@ -302,7 +309,7 @@ def _forgotten(settings: ImdbSettings, done: Cells) -> list[Claim]:
 
 def _warm_less_cold(settings: ImdbSettings, done: Cells, arm: str) -> dict[int, float]:
     """Cross-entropy at T = 1 less that at the lowest of the few temperatures, by seed."""
-    match = {"arm": arm, "start": settings.starts[0]}
+    match = {"arm": arm, "start": _start(settings, done, arm)}
     warm, cold = (done.by_seed("ce", temperature=t, **match) for t in (1.0, min(settings.few)))
     return {seed: warm[seed] - cold[seed] for seed in warm if seed in cold}
 
@@ -314,8 +321,7 @@ def figures(settings: ImdbSettings, done: Cells) -> list[Picture]:
     """Scores and temperatures against T, and whether more draws would change anything."""
     grid = sorted(settings.temperatures)
     grids = {PAPER: grid, LEARNED: sorted(settings.few), CURATED: sorted(settings.few), HMC: [1.0]}
-    first = settings.starts[0]
-    arms = {arm: (own, {"arm": arm, "start": first}) for arm, own in grids.items()}
+    arms = {arm: (own, {"arm": arm, "start": _start(settings, done, arm)}) for arm, own in grids.items()}
     arms |= {f"{PAPER}, from {start} weights": (grid, {"arm": PAPER, "start": start}) for start in settings.starts[1:]}
     return [
         _against_temperature(
@@ -366,7 +372,7 @@ def _against_temperature(
 def _by_count(settings: ImdbSettings, done: Cells) -> Picture:
     figure, (axis,) = panels(1, width=5.6, height=3.8)
     for k, (arm, t) in enumerate(chains(settings)):
-        found = done.first(arm=arm, method="sghmc", temperature=t, start=settings.starts[0])
+        found = done.first(arm=arm, method="sghmc", temperature=t, start=_start(settings, done, arm))
         if found is not None:
             values = found.result["ce_by_count"]
             axis.plot(range(1, len(values) + 1), values, marker=".", color=COLOURS[k % len(COLOURS)],
