@@ -163,13 +163,6 @@ def _divided(data: Data, held_out: Any, method: Inference[Any], facts: Facts, se
     if facts.held_out and held is None and facts.sets_aside is not None:
         if facts.sets_aside and len(data) >= _WORTH_DIVIDING:
             return data.hold_out(min(0.1, facts.sets_aside / len(data)), seed=seed)
-        if facts.sets_aside:
-            warnings.warn(
-                f"{len(data)} rows are too few to keep some apart ({_WORTH_DIVIDING} are divided), so that nothing "
-                "says when to stop: the whole run is trained. Pass held_out=..., or ask for fewer epochs.",
-                TemperanceWarning,
-                stacklevel=3,
-            )
         return data, None
     if facts.held_out and held is None:
         raise DataError("`patience` needs held-out data: pass held_out=0.1 (or a Data) to fit.")

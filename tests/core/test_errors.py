@@ -20,7 +20,8 @@ EXPECTED = {
 
 def test_all_are_listed_here():
     found = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-    assert found == {*EXPECTED, "TemperanceError", "TemperanceWarning"}
+    assert found == {*EXPECTED, "TemperanceError", "TemperanceWarning", "MethodWarning"}
+    assert issubclass(errors.MethodWarning, errors.TemperanceWarning)
 
 
 @pytest.mark.parametrize(("name", "kind"), EXPECTED.items())

@@ -137,17 +137,6 @@ def test_held_out_scores_are_kept_and_unused_ones_are_said():
         tp.fit(target(), tp.MAP(), (X, Y), epochs=1, held_out=0.25)
 
 
-def test_rows_that_are_too_few_to_divide_are_told():
-    """Nineteen of them; of twenty two are kept apart."""
-    method = tp.MAP(lr=0.01, patience=2)
-    with pytest.warns(TemperanceWarning, match="19 rows are too few to keep some apart"):
-        fitted = tp.fit(target(), method, (X[:19], Y[:19]), epochs=30)
-    assert (fitted.info.steps, fitted.info.held_out_scores) == (30, [])
-    assert len(tp.fit(target(), method, (X[:20], Y[:20]), epochs=30).held_out) == 2
-    tp.fit(target(), method, (X[:19], Y[:19]), epochs=3, held_out=(X[20:], Y[20:]))  # the user's own: nothing to tell
-    tp.fit(target(), tp.Laplace(tp.MAP(lr=0.01), tune=None), (X[:19], Y[:19]), epochs=3)
-
-
 def test_a_fitted_model_prints_on_one_line():
     assert len(repr(tp.fit(target(), tp.MAP(), (X, Y), epochs=1))) < 300
 
