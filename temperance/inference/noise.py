@@ -6,7 +6,9 @@ has not come to rest. Rows that were held out from a pilot know how large it sho
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +27,7 @@ _SHIFTS = torch.arange(-80, 81, dtype=torch.float64) * 0.05  # log factors on th
 _ROWS = 2000  # of those that were learned from, at most
 _DRAWS = 30
 _AT_ONCE = 8  # draws
+_FEW = 2**22  # numbers that are predicted, over rows and draws: so many outputs are kept
 _LOWER, _HIGHER = 2.0, 1.0  # standard errors that are kept back: too small a noise is the worse mistake
 _DOUBTED = 0.5  # of what a noise has fallen since it was looked at
 _MOST = 0.5  # by which a noise is raised at most, in its logarithm: one wild row of thirty wants more than that
@@ -52,8 +55,21 @@ def noise_entries(engine: Engine) -> Tensor:
     return torch.tensor([place for entry in found for place in range(entry.start, entry.stop)], dtype=torch.long)
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Outputs of some draws at the rows of a batch."""
+
+    batch: int
+    y: Tensor
+    weights: Tensor | None
+    outputs: Tensor
+    learned: dict[str, Tensor]
+    log_weights: Tensor
+
+
 class _Rows:
-    """Outputs and targets of rows under a posterior: log densities under any noise."""
+    """Outputs and targets of rows under a posterior: log densities under any noise. Outputs are computed once where
+    they are few, and else for each question."""
 
     def __init__(self, engine: Engine, posterior: Posterior, data: Data) -> None:
         if len(data) > _ROWS:
@@ -63,30 +79,46 @@ class _Rows:
         likelihood = self.engine.likelihood
         self.names = likelihood.log_noise_names()
         self.law = likelihood if likelihood.normalised else likelihood.for_new_rows
+        self.known: list[_Block] | None = None
+
+    def _blocks(self) -> Iterator[_Block]:
+        """Of some rows and draws, all of both."""
+        here, log_weights = self.engine, self.nodes.weights.log()
+        for number, batch in enumerate(self.data.full_pass()):
+            rows = batch.to(here.device)
+            for start in range(0, len(self.nodes), _AT_ONCE):
+                stop = min(start + _AT_ONCE, len(self.nodes))
+                theta, buffers = self.nodes.fetch(start, stop)
+                theta = theta.to(here.device)
+                outputs = here.outputs(theta, rows.x, buffers or None)
+                learned = here.layout.unflatten(theta, "likelihood")
+                yield _Block(number, rows.y, rows.weights, outputs, learned, log_weights[start:stop].unsqueeze(1))
+
+    def _outputs(self) -> Iterable[_Block]:
+        if self.known is not None:
+            return self.known
+        example = self.data.y[:1].numel() * len(self.data) * len(self.nodes)
+        if example > _FEW:
+            return self._blocks()
+        self.known = list(self._blocks())
+        return self.known
 
     def totals(self, law: Likelihood, shifts: Tensor) -> Tensor:
         """Σ_n w_n log ∫ p(y_n | f(x_n; θ), σ(θ) e^δ) p(θ) dθ for each δ of ``shifts``."""
-        here, totals = self.engine, torch.zeros(len(shifts), dtype=torch.float64)
-        log_weights = self.nodes.weights.log()
+        totals = torch.zeros(len(shifts), dtype=torch.float64)
         with torch.no_grad():
-            for batch in self.data.full_pass():
-                rows = batch.to(here.device)
-                found = torch.full((len(shifts), rows.size), -torch.inf, dtype=torch.float64)
-                for start in range(0, len(self.nodes), _AT_ONCE):
-                    stop = min(start + _AT_ONCE, len(self.nodes))
-                    theta, buffers = self.nodes.fetch(start, stop)
-                    theta = theta.to(here.device)
-                    outputs = here.outputs(theta, rows.x, buffers or None)
-                    learned = here.layout.unflatten(theta, "likelihood")
-                    for k, shift in enumerate(shifts.tolist()):
-                        moved = {name: v + shift if name in self.names else v for name, v in learned.items()}
-                        each = law.log_prob(outputs, rows.y, moved).double().cpu()
-                        found[k] = torch.logaddexp(
-                            found[k], torch.logsumexp(each + log_weights[start:stop].unsqueeze(1), 0)
-                        )
-                weights = torch.ones(rows.size) if rows.weights is None else rows.weights.cpu()
+            for _, blocks in itertools.groupby(self._outputs(), key=lambda block: block.batch):
+                found, weights = torch.full((len(shifts), 1), -torch.inf, dtype=torch.float64), torch.ones(1)
+                for block in blocks:
+                    for_each = [law.log_prob(block.outputs, block.y, self._moved(block, by)) for by in shifts.tolist()]
+                    each = torch.stack(for_each).double().cpu() + block.log_weights
+                    found = torch.logaddexp(found, torch.logsumexp(each, 1))
+                    weights = torch.ones(len(block.y)) if block.weights is None else block.weights.cpu()
                 totals += (weights.double() * torch.where(weights > 0, found, 0.0)).sum(1)
         return torch.where(totals.isfinite(), totals, -torch.inf)
+
+    def _moved(self, block: _Block, shift: float) -> dict[str, Tensor]:
+        return {name: value + shift if name in self.names else value for name, value in block.learned.items()}
 
 
 def _levels(engine: Engine, posterior: Posterior) -> Tensor:

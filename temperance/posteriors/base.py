@@ -34,6 +34,7 @@ __all__ = [
     "WeightPosterior",
     "WrappedPosterior",
     "centre_of",
+    "density_of",
 ]
 
 
@@ -172,6 +173,13 @@ def centre_of(posterior: Posterior) -> Centred:
             f"a {type(posterior).__name__} has no one setting of θ that stands for it; look at its components, or draw "
             "from it: posterior.sample(n)."
         )
+    return posterior
+
+
+def density_of(posterior: Posterior) -> Density:
+    """``posterior``, which must have a density."""
+    if not isinstance(posterior, Density):
+        raise ArgumentError(f"`inner` must have a density; {type(posterior).__name__} has none.")
     return posterior
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.model.likelihoods import Likelihood
 from temperance.model.target import Target
-from temperance.posteriors.base import Density, Nodes, Posterior, Settings, WrappedPosterior, centre_of
+from temperance.posteriors.base import Density, Nodes, Posterior, Settings, WrappedPosterior, centre_of, density_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,9 +68,7 @@ class WithOutliers(WrappedPosterior, Density):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Of the inner posterior."""
-        if not isinstance(self.inner, Density):
-            raise ArgumentError(f"`inner` must have a density; {type(self.inner).__name__} has none.")
-        return self.inner.log_prob(theta)
+        return density_of(self.inner).log_prob(theta)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """Those of the inner posterior."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.core.errors import ArgumentError
 from temperance.core.fields import check_fields
 from temperance.core.seeds import check_seed
-from temperance.posteriors.base import Buffers, Density, Nodes, Posterior, WrappedPosterior, centre_of
+from temperance.posteriors.base import Buffers, Density, Nodes, Posterior, WrappedPosterior, centre_of, density_of
 from temperance.posteriors.gaussian import Gaussian
 from temperance.posteriors.nodes import first_strata
 
@@ -67,9 +67,7 @@ class WithStatistics(WrappedPosterior, Density):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Of the inner posterior."""
-        if not isinstance(self.inner, Density):
-            raise ArgumentError(f"`inner` must have a density; {type(self.inner).__name__} has none.")
-        return self.inner.log_prob(theta)
+        return density_of(self.inner).log_prob(theta)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """The first ``n`` of the draws that have statistics; ``seed`` changes nothing."""

@@ -31,7 +31,7 @@ from temperance.inference.base import (
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.noise import Noise, noise_entries, wanted_noise, with_noise
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
-from temperance.inference.wrappers.tuned_decay import DECAY, DECAY_STEPS
+from temperance.inference.wrappers.tuned_decay import TunedDecay
 from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import Chain, Posterior
 
@@ -238,7 +238,7 @@ class Refit(Wrapper):
             state.best, state.best_epochs = score, made / per_epoch
         if info.status.ok and (info.done or made >= first):
             state.most_epochs = made / per_epoch
-            self._take_decay(engine, state, info, per_epoch)
+            self._take_decay(engine, state, per_epoch)
             wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
             state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
             state.same_rows = batch.held_out is not None and whole is batch.whole
@@ -248,13 +248,14 @@ class Refit(Wrapper):
             state.pilot, state.pilot_steps = None, made
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
 
-    def _take_decay(self, engine: Engine, state: RefitState, info: Info, per_epoch: int) -> None:
+    def _take_decay(self, engine: Engine, state: RefitState, per_epoch: int) -> None:
         """Where the pilot chose among strengths of the prior, the method has the one that was chosen, and the length of
         its training."""
-        if DECAY not in info.metrics:
+        if not isinstance(self.pilot, TunedDecay):
             return
-        state.decay = info.metrics[DECAY]
-        state.best_epochs = info.metrics[DECAY_STEPS] / per_epoch
+        kept = self.pilot.chosen(state.pilot)
+        state.decay = self.pilot.factors[kept]
+        state.best_epochs = state.pilot.best_steps[kept] / per_epoch
         if state.decay != 1.0:  # what a method draws from the prior when it begins is drawn from this one
             assert state.starts is not None
             state.base = self.base.init(self._under(engine, state), state.starts, [generator(state.seed, "method")])

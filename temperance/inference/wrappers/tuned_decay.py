@@ -21,9 +21,6 @@ from temperance.inference.card import Card, MethodFamily
 from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import Posterior
 
-DECAY, DECAY_STEPS = "decay", "decay_steps"
-"""What a step tells (:class:`Info.metrics`): the strength that is best so far, and after how many steps it was."""
-
 _WORTH = 0.01  # nats a held-out row that another prior must gain: fewer are chance, on the tables that most people have
 _ODDS = 1.0  # nats of all held-out rows together that it must gain beside: a dozen rows are no reason to choose
 
@@ -157,17 +154,11 @@ class TunedDecay(Wrapper):
             return state, shown_one
         well = [info for k, info in told.items() if not state.broken[k]]
         if not well:  # what still ran is broken; others have ended well
-            metrics = {**shown_one.metrics, **self._choice(state)}
-            return state, replace(shown_one, status=replace(shown_one.status, ok=True), done=True, metrics=metrics)
+            return state, replace(shown_one, status=replace(shown_one.status, ok=True), done=True)
         first = shown_one if shown_one in well else well[0]
         scores = [info.metrics["held_out_score"] for info in well if "held_out_score" in info.metrics]
-        metrics = {**first.metrics, **({"held_out_score": max(scores)} if scores else {}), **self._choice(state)}
+        metrics = {**first.metrics, "held_out_score": max(scores)} if scores else first.metrics
         return state, replace(first, done=all(state.ended), metrics=metrics)
-
-    def _choice(self, state: TunedDecayState) -> dict[str, float]:
-        """What would be kept now: the strength, and the step at which its network was best."""
-        k = self.chosen(state)
-        return {DECAY: self.factors[k], DECAY_STEPS: float(state.best_steps[k])}
 
     def chosen(self, state: TunedDecayState) -> int:
         """The number of the strength that is kept."""
