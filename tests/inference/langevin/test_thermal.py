@@ -9,8 +9,8 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError
 from temperance.judge import diagnose
-from temperance.run.loop import Loop
 from temperance.testing import assert_moments
+from tests.small import killed_at
 
 F64 = torch.float64
 
@@ -198,21 +198,8 @@ def test_resuming_is_exact(tmp_path, stop):
     method = tp.Ensemble(tp.Collect(tp.SGHMC(lr=tp.Thermal()), every=10), 2)
     whole = tp.fit(problem, method, data, steps=600, batch_size=50, seed=3)
 
-    class Enough(Exception):
-        pass
-
-    recorded = Loop._record
-
-    def record(self, batch, info):
-        recorded(self, batch, info)
-        if self.info.steps == stop:
-            self.save()
-            raise Enough
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_record", record)
-        with pytest.raises(Enough):
-            tp.fit(problem, method, data, steps=600, batch_size=50, seed=3, checkpoint=tmp_path)
+    with killed_at(stop):
+        tp.fit(problem, method, data, steps=600, batch_size=50, seed=3, checkpoint=tmp_path)
     again = tp.fit(problem, method, data, steps=600, batch_size=50, seed=3, checkpoint=tmp_path)
     for (_, one), (_, two) in zip(whole.posterior.parts(), again.posterior.parts(), strict=True):
         assert torch.equal(one.theta, two.theta)

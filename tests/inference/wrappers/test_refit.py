@@ -15,7 +15,7 @@ from torch import nn
 import temperance as tp
 from temperance.apps.tables import fit_table, learner
 from temperance.core.errors import ArgumentError, MismatchError, NumericalError
-from temperance.run.loop import Loop
+from tests.small import killed_at
 
 F64 = torch.float64
 STOPS = tp.MAP(lr=0.02, patience=5)
@@ -145,24 +145,14 @@ def test_it_predicts_better_than_training_to_the_end():
 
 @pytest.mark.parametrize("kill", [4, 29, 70])
 @pytest.mark.parametrize("base", [tp.Ensemble(tp.MAP(lr=1e-2), 3), tp.Ensemble(tp.SWAG(tp.MAP(lr=1e-2), start=0.5), 2)])
-def test_killed_in_either_part_it_goes_on_to_the_bit(kill, base, tmp_path, monkeypatch):
+def test_killed_in_either_part_it_goes_on_to_the_bit(kill, base, tmp_path):
     target, data = overfitter()
     method = tp.Refit(base, tp.MAP(lr=1e-2, patience=3), 1.5)
     options = {"epochs": 40, "batch_size": 20, "seed": 1, "progress": False}
     whole = tp.fit(target, method, data, **options)
     assert whole.info.steps > kill + 1
-    made = Loop._record
-
-    def record(self, batch, info):
-        made(self, batch, info)
-        if self.info.steps == kill:
-            self.save()
-            raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_record", record)
-        with pytest.raises(RuntimeError, match="killed"):
-            tp.fit(target, method, data, checkpoint=tmp_path / "run", **options)
+    with killed_at(kill):
+        tp.fit(target, method, data, checkpoint=tmp_path / "run", **options)
     again = tp.fit(target, method, data, checkpoint=tmp_path / "run", **options)
     assert again.info.steps == whole.info.steps
     x = torch.randn(7, 5)

@@ -12,7 +12,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import centre_of
-from temperance.run.loop import Loop
+from tests.small import killed_at
 
 F64 = torch.float64
 POINT = tp.MAP(lr=0.02, patience=200)
@@ -138,24 +138,14 @@ def test_what_asks_no_held_out_rows_is_refused():
 
 
 @pytest.mark.parametrize("kill", [2, 9, 13])
-def test_killed_it_goes_on_to_the_bit(kill, tmp_path, monkeypatch):
+def test_killed_it_goes_on_to_the_bit(kill, tmp_path):
     """While all train, and when some have ended: what each has scored is kept."""
     method = tp.Laplace(tp.TunedDecay(tp.MAP(lr=0.05, patience=4), (0.05, 1.0, 30.0)), tp.KFAC())
     options = {"epochs": 60, "batch_size": 20, "seed": 1}
     whole = fit(linear(), method, **options)
     assert kill < whole.info.steps < 120
-    made = Loop._record
-
-    def record(self, batch, info):
-        made(self, batch, info)
-        if self.info.steps == kill:
-            self.save()
-            raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_record", record)
-        with pytest.raises(RuntimeError, match="killed"):
-            fit(linear(), method, checkpoint=tmp_path / "run", **options)
+    with killed_at(kill):
+        fit(linear(), method, checkpoint=tmp_path / "run", **options)
     again = fit(linear(), method, checkpoint=tmp_path / "run", **options)
     assert again.info.steps == whole.info.steps
     assert torch.equal(again.posterior.mean, whole.posterior.mean)
@@ -219,24 +209,14 @@ def test_refit_begins_anew_under_the_strength_that_its_pilot_chose():
 
 @pytest.mark.parametrize("kill", [2, 60, 130])
 @pytest.mark.parametrize("base", [tp.Ensemble(tp.Anchored(tp.MAP(lr=0.05)), 2), tp.SWAG(tp.MAP(lr=0.05), rank=3)])
-def test_refit_that_took_a_strength_is_killed_and_goes_on_to_the_bit(kill, base, tmp_path, monkeypatch):
+def test_refit_that_took_a_strength_is_killed_and_goes_on_to_the_bit(kill, base, tmp_path):
     """While the pilot runs and after it."""
     method = tp.Refit(base, tp.TunedDecay(tp.MAP(lr=0.05, patience=4), (1.0, 30.0)), stretch=3)
     options = {"epochs": 150, "batch_size": 20, "seed": 1}
     whole = fit(linear(), method, **options)
     assert whole.info.steps > 140
-    made = Loop._record
-
-    def record(self, batch, info):
-        made(self, batch, info)
-        if self.info.steps == kill:
-            self.save()
-            raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_record", record)
-        with pytest.raises(RuntimeError, match="killed"):
-            fit(linear(), method, checkpoint=tmp_path / "run", **options)
+    with killed_at(kill):
+        fit(linear(), method, checkpoint=tmp_path / "run", **options)
     again = fit(linear(), method, checkpoint=tmp_path / "run", **options)
     assert again.info.steps == whole.info.steps
     one, two = (f.posterior.sample(5, seed=0) for f in (whole, again))

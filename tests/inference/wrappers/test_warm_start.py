@@ -9,8 +9,8 @@ from torch import nn
 import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.judge import diagnose
-from temperance.run.loop import Loop
 from temperance.testing import assert_moments
+from tests.small import killed_at
 
 F64 = torch.float64
 SGD = torch.optim.SGD
@@ -112,24 +112,8 @@ def test_resuming_in_either_part_is_exact(tmp_path, stop, by):
     method = tp.Ensemble(tp.WarmStart(tp.Collect(tp.HMC(step_size=0.02, length=3), burn=5, every=1), by, steps=60), 2)
     whole = tp.fit(problem, method, train, steps=80, seed=3)
 
-    class Enough(Exception):
-        pass
-
-    def crash(number):
-        recorded = Loop._record
-
-        def record(self, batch, info):
-            recorded(self, batch, info)
-            if self.info.steps == number:
-                self.save()
-                raise Enough
-
-        return record
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("temperance.run.loop.Loop._record", crash(stop))
-        with pytest.raises(Enough):
-            tp.fit(problem, method, train, steps=80, seed=3, checkpoint=tmp_path / "run")
+    with killed_at(stop):
+        tp.fit(problem, method, train, steps=80, seed=3, checkpoint=tmp_path / "run")
     again = tp.fit(problem, method, train, steps=80, seed=3, checkpoint=tmp_path / "run")
     assert torch.equal(again.predict(test.x).probs, whole.predict(test.x).probs)
     loaded = tp.load(tmp_path / "run", problem.network)
@@ -143,21 +127,8 @@ def test_what_a_method_keeps_fixed_is_the_optimum_after_resuming_too(tmp_path):
     method = tp.WarmStart(part, tp.MAP(lr=0.02), steps=8)
     whole = tp.fit(problem, method, train, steps=16, batch_size=40, seed=3)
 
-    class Stop(Exception):
-        pass
-
-    recorded = Loop._record
-
-    def record(self, batch, info):
-        recorded(self, batch, info)
-        if self.info.steps == 12:
-            self.save()
-            raise Stop
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_record", record)
-        with pytest.raises(Stop):
-            tp.fit(problem, method, train, steps=16, batch_size=40, seed=3, checkpoint=tmp_path)
+    with killed_at(12):
+        tp.fit(problem, method, train, steps=16, batch_size=40, seed=3, checkpoint=tmp_path)
     again = tp.fit(problem, method, train, steps=16, batch_size=40, seed=3, checkpoint=tmp_path)
     assert torch.equal(again.predict(test.x).probs, whole.predict(test.x).probs)
 
