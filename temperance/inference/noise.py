@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -160,17 +161,26 @@ def wanted_noise(engine: Engine, posterior: Posterior, held_out: Data) -> Noise 
     if not bool(plain.isfinite().any()):
         return None
     shift = float(_SHIFTS[plain.argmax()])
-    law = _outliers(rows, shift)
+    law = outliers(rows, shift)
     if law is not None:
-        around = shift + torch.arange(-_BESIDE, _BESIDE + _widening(law) + 0.025, 0.05, dtype=torch.float64)
-        shift = float(around[rows.totals(law, around).argmax()])
-    kept = _kept(shift, held_out, _MOST + _widening(law))
-    return Noise(kept, _levels(engine, posterior), law)
+        shift = level_under(rows, law, shift)
+    return Noise(_kept(shift, held_out, _MOST + _widening(law)), _levels(engine, posterior), law)
 
 
-def _outliers(rows: _Rows, shift: float) -> Likelihood | None:
+class Asked(Protocol):
+    """Rows that say something of a noise."""
+
+    @property
+    def law(self) -> Likelihood:
+        """The likelihood that they are under without outliers."""
+
+    def totals(self, law: Likelihood, shifts: Tensor) -> Tensor:
+        """The log density of all rows under ``law``, for each of these shifts of its learned log scales."""
+
+
+def outliers(rows: Asked, shift: float) -> Likelihood | None:
     """The law with the tails that rows want, where their best Gaussian level is ``shift``: under outliers it is lower,
-    or higher by what they widen the noise at most."""
+    or higher by what they widen the noise at most. See :func:`wanted_noise`."""
     if rows.law.with_outliers(_SHARE, 2.0) is None:
         return None
     logs = []
@@ -181,6 +191,12 @@ def _outliers(rows: _Rows, shift: float) -> Likelihood | None:
     share = torch.softmax(torch.stack(logs), 0)
     found = float(share @ _FACTORS)
     return rows.law.with_outliers(_SHARE, math.exp(found)) if found > _HARDLY else None
+
+
+def level_under(rows: Asked, law: Likelihood, shift: float) -> float:
+    """The level that rows want under a law with outliers, where their best Gaussian one is ``shift``."""
+    around = shift + torch.arange(-_BESIDE, _BESIDE + _widening(law) + 0.025, 0.05, dtype=torch.float64)
+    return float(around[rows.totals(law, around).argmax()])
 
 
 def _widening(law: Likelihood | None) -> float:
@@ -208,4 +224,4 @@ def with_noise(engine: Engine, posterior: Posterior, data: Data, noise: Noise) -
     return moved if noise.likelihood is None else with_outliers(moved, noise.likelihood)
 
 
-__all__ = ["Noise", "best_shift", "noise_entries", "wanted_noise", "with_noise"]
+__all__ = ["Asked", "Noise", "best_shift", "level_under", "noise_entries", "outliers", "wanted_noise", "with_noise"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +27,12 @@ _SATURATION = -1.7580993408473766  # what an alpha dropout puts in place of a un
 
 
 class MaskedDropout(nn.Module):
-    """A dropout that, in evaluation mode, drops what the buffer ``draw`` says: one mask for all rows of a batch, and
-    for all batches. ``draw`` = 0 drops nothing. In training mode it is the module that it stands for."""
+    """A dropout that, in evaluation mode, drops what the buffer ``draw`` says, with the probability that the buffer
+    ``rate`` says: one mask for all rows of a batch, and for all batches. ``draw`` = 0 drops nothing. In training mode
+    it is the module that it stands for."""
 
     draw: Tensor
+    rate: Tensor
 
     def __init__(self, dropout: nn.Module, number: int, device: torch.device | None = None) -> None:
         super().__init__()
@@ -37,23 +40,25 @@ class MaskedDropout(nn.Module):
         self.number = number
         self.calls = 0
         self.register_buffer("draw", torch.zeros((), dtype=torch.int64, device=device), persistent=False)
+        rate = torch.tensor(dropout.p, dtype=torch.float32, device=device)
+        self.register_buffer("rate", rate, persistent=False)
         self.register_forward_pre_hook(_keep_in_graph)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` with some of its units dropped."""
         if self.training:
             return self.dropout(x)
-        p = float(self.dropout.p)  # type: ignore[arg-type]
         self.calls += 1
         shape = (x.shape[1], *(1,) * (x.dim() - 2)) if isinstance(self.dropout, _CHANNELS) else x.shape[1:]
-        keep = self._uniform(torch.Size(shape)) >= p
+        keep = self._uniform(torch.Size(shape)) >= self.rate
+        kept = (1 - self.rate.to(x.dtype)).clamp(min=torch.finfo(x.dtype).tiny)  # where it is 0, nothing is kept
         off = self.draw == 0
         if isinstance(self.dropout, _ALPHAS):
-            scale = ((1 - p) * (1 + p * _SATURATION**2)) ** -0.5 if p < 1 else 0.0
-            dropped = scale * (torch.where(keep, x, _SATURATION) - p * _SATURATION)
+            scale = (kept * (1 + (1 - kept) * _SATURATION**2)) ** -0.5
+            scale = torch.where(self.rate < 1, scale, 0.0)
+            dropped = scale * (torch.where(keep, x, _SATURATION) - (1 - kept) * _SATURATION)
             return torch.where(off, x, dropped)
-        kept = x / (1 - p) if p < 1 else torch.zeros_like(x)
-        return torch.where(off, x, torch.where(keep, kept, 0.0))
+        return torch.where(off, x, torch.where(keep, x / kept, 0.0))
 
     def _uniform(self, shape: torch.Size) -> Tensor:
         """Numbers in [0, 1) that depend on the draw, on the module, on its call in this pass and on the place."""
@@ -75,7 +80,7 @@ def masked(network: nn.Module) -> nn.Module:
     made = working_copy(network, {name for name, p in network.named_parameters() if p.requires_grad})
     stand_ins: dict[int, MaskedDropout] = {}
     device = next((p.device for p in network.parameters()), None)
-    for name in dropout_names(made, every=True):
+    for name in _modules(made, every=True):
         prefix, _, leaf = name.rpartition(".")
         owner = made.get_submodule(prefix)
         module = getattr(owner, leaf)
@@ -117,24 +122,48 @@ class _Restart:
             module.calls = 0
 
 
-def dropout_names(network: nn.Module, every: bool = False) -> list[str]:
-    """Names of the modules inside ``network`` that drop units; with ``every``, all names of one that has several."""
+def dropout_rates(network: nn.Module) -> dict[str, float]:
+    """How often each dropout inside ``network`` drops a unit."""
+    return {name: float(network.get_submodule(name).p) for name in _modules(network)}  # type: ignore[arg-type]
+
+
+def dropout_names(network: nn.Module) -> list[str]:
+    """Names of the modules inside ``network`` that drop units."""
+    return [name for name, rate in dropout_rates(network).items() if rate > 0]
+
+
+def at_rates(network: nn.Module, rates: Mapping[str, float]) -> nn.Module:
+    """A copy of ``network`` whose dropouts drop units with these probabilities, by name."""
+    made = working_copy(network, {name for name, p in network.named_parameters() if p.requires_grad})
+    for name, rate in rates.items():
+        made.get_submodule(name).p = rate  # type: ignore[assignment]
+    return made.train(network.training)
+
+
+def _modules(network: nn.Module, every: bool = False) -> list[str]:
+    """Names of the dropouts inside ``network``; with ``every``, all names of one that has several."""
     found = network.named_modules(remove_duplicate=not every)
-    return [name for name, module in found if name and isinstance(module, DROPOUTS) and module.p > 0]
+    return [name for name, module in found if name and isinstance(module, DROPOUTS)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DropoutPosterior(WeightPosterior, Centred):
     """One θ, and a distribution over which units are dropped in the modules ``dropouts``: a draw is one set of masks
-    for the whole function, so that rows of one draw belong together. With probability ``whole`` nothing is dropped."""
+    for the whole function, so that rows of one draw belong together. With probability ``whole`` nothing is dropped.
+    ``rates`` are the probabilities with which the modules drop units, where they are not those of the network."""
 
     theta: Tensor
     dropouts: tuple[str, ...]
     buffers: Buffers = field(default_factory=dict)
     whole: float = 0.0
+    rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.rates is not None and not (
+            len(self.rates) == len(self.dropouts) and all(0 <= rate <= 1 for rate in self.rates)
+        ):
+            raise ArgumentError(f"`rates` must be a probability for each of `dropouts`; got {self.rates}.")
         if not 0 <= self.whole <= 1:
             raise ArgumentError(f"`whole` must be a probability; got {self.whole}.")
         check_vector(self.theta, "theta")
@@ -154,7 +183,8 @@ class DropoutPosterior(WeightPosterior, Centred):
         """The target with a network whose masks can be chosen."""
         if any(isinstance(module, MaskedDropout) for module in target.network.modules()):
             return target
-        return target.with_network(masked(target.network), [f"{name}.draw" for name in self.dropouts])
+        told = [f"{name}.{what}" for name in self.dropouts for what in ("draw", "rate")]
+        return target.with_network(masked(target.network), told)
 
     def nodes(self, n: int | None = None, seed: int = 0) -> Nodes:
         """``n`` sets of masks (30 unless told), and before them, where it counts, the network with nothing dropped."""
@@ -166,8 +196,12 @@ class DropoutPosterior(WeightPosterior, Centred):
             draws = torch.tensor([0 if k < 0 else derive_seed(seed, "dropout", k) % 2**62 + 1 for k in places])
             draws = draws.to(self.theta.device)
             buffers = {name: value.expand(len(draws), *value.shape) for name, value in self.buffers.items()}
+            for name, rate in zip(self.dropouts, self.rates or (), strict=self.rates is not None):
+                buffers[f"{name}.rate"] = torch.full((len(draws),), rate, dtype=torch.float32, device=draws.device)
             return self.theta.expand(len(draws), -1), {**buffers, **{f"{name}.draw": draws for name in self.dropouts}}
 
+        if self.whole == 1.0:
+            return Nodes(torch.ones(1, dtype=torch.float64), fetch, (Stratum(1, drawn=False),))
         weights = torch.full((count,), (1.0 - self.whole) / count, dtype=torch.float64)
         if not first:
             return Nodes(weights, fetch)

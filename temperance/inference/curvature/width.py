@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -24,12 +23,14 @@ from temperance.core.checks import check_count, check_flag, shown
 from temperance.core.encoding import Value
 from temperance.core.errors import ArgumentError, TemperanceWarning
 from temperance.core.seeds import generator
-from temperance.data.data import Batch, Data
+from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.engine.engine import Engine
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.curvature.linear import Displacements, LinearisedOutputs
+from temperance.inference.noise import level_under, outliers
 from temperance.linalg.points import root_of, standard_points
+from temperance.model.likelihoods import Likelihood
 from temperance.model.likelihoods.base import LearnedValues
 from temperance.model.likelihoods.real import AdditiveGaussianNoise
 from temperance.posteriors import LaplacePosterior
@@ -68,7 +69,9 @@ class Width(Value):
         rows: how many are asked, at most; fewer of networks with more than twenty outputs, or of large ones.
         slack: nats that width may cost: of widths whose loss is within ``slack`` of the least, the widest is taken.
         noise: whether a noise scale that was learned with the network (``Normal()``) is chosen again on these rows,
-            where they want another one clearly: on those it was learned on, residuals are smaller.
+            where they want another one clearly: on those it was learned on, residuals are smaller. They also say how
+            heavy the tails of a ``Normal()`` are, as in :class:`~temperance.inference.Refit`: predictions are then
+            under ``ContaminatedNormal``, and Gaussian with ``Width(noise=False)``.
 
     >>> Width(slack=0.0).rows
     1000
@@ -101,9 +104,13 @@ def widened(engine: Engine, posterior: LaplacePosterior, data: Data, width: Widt
         warnings.warn(_UNKNOWN, TemperanceWarning, stacklevel=2)
         return posterior
     factor, shift = choice.best(width)
+    law = None
     if choice.seen:
         warnings.warn(_UNSEEN.format(factor), TemperanceWarning, stacklevel=2)
-    return choice.shifted(shift).at_width(factor)
+    elif width.noise and choice.noises and not choice.many:
+        shift, law = _with_tails(_AtWidth(choice, factor), shift)
+    found = choice.shifted(shift).at_width(factor)
+    return found if law is None else replace(found, likelihood=law)
 
 
 _UNSEEN = (
@@ -117,6 +124,67 @@ _UNKNOWN = (
     "Laplace knows no rows that the network has not learned from, and there are too many outputs to leave rows out one "
     "by one: its width is the prior's own, which is often far too wide. Give fit(..., held_out=validation)."
 )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows whose outputs are points, S × B × C; how often each row counts."""
+
+    y: Tensor
+    weights: Tensor
+    outputs: Tensor
+
+    def log_densities(self, law: Likelihood, learned: LearnedValues) -> Tensor:
+        """log ∫ p(y_n | f) N(f) df, by these points."""
+        found = law.log_prob(self.outputs, self.y, learned).double()
+        return torch.logsumexp(found, 0) - math.log(len(self.outputs))
+
+    def total(self, law: Likelihood, learned: LearnedValues) -> float:
+        """The sum over rows, as often as they count."""
+        found, own = self.log_densities(law, learned), self.weights.double()
+        return float((own * torch.where(own > 0, found, 0.0)).sum())
+
+
+@dataclass(frozen=True)
+class _GaussianRows(_Rows):
+    """Rows that have Gaussians N(centre, root rootᵀ), for which these points stand where there is no closed form."""
+
+    centre: Tensor
+    root: Tensor
+
+    def log_densities(self, law: Likelihood, learned: LearnedValues) -> Tensor:
+        """In closed form under Gaussian noise: log N(y; f, S + σ²)."""
+        if not isinstance(law, AdditiveGaussianNoise):
+            return super().log_densities(law, learned)
+        noise = law.noise_scale(self.centre, learned).square().expand_as(self.centre)
+        covariance = self.root @ self.root.mT + torch.diag_embed(noise)
+        return MultivariateNormal(law.location(self.centre), covariance).log_prob(self.y).double()
+
+
+class _AtWidth:
+    """The rows of a choice at one width, asked about the noise again and again."""
+
+    def __init__(self, choice: _Choice, width: float) -> None:
+        self.choice, self.law = choice, choice.scored
+        self.rows = [rows for _, rows in choice.rows_under([choice.posterior.at_width(width)])]
+
+    def totals(self, law: Likelihood, shifts: Tensor) -> Tensor:
+        """See :class:`~temperance.inference.noise.Asked`."""
+        moved = self.choice.learned(tuple(shifts.tolist()))
+        found = [sum(rows.total(law, values) for rows in self.rows) for values in moved]
+        totals = torch.tensor(found, dtype=torch.float64)
+        return torch.where(totals.isfinite(), totals, -torch.inf)
+
+
+def _with_tails(rows: _AtWidth, shift: float) -> tuple[float, Likelihood | None]:
+    """The level of the noise and its law, where ``shift`` is the level that was chosen without tails. As there, another
+    level than the network's own must be worth it."""
+    law = outliers(rows, shift)
+    if law is None:
+        return shift, None
+    moved = level_under(rows, law, shift)
+    kept, found = rows.totals(law, torch.tensor([0.0, moved], dtype=torch.float64)).tolist()
+    return moved if found - kept >= _WORTH else 0.0, law
 
 
 class _Choice:
@@ -181,80 +249,60 @@ class _Choice:
     def _total_weight(self) -> float:
         return float(len(self.data) if self.data.weights is None else self.data.weights.sum())
 
+    def learned(self, shifts: tuple[float, ...]) -> list[dict[str, Tensor]]:
+        """What is learned beside the network, with these shifts of log noise scales."""
+        found = self.engine.layout.unflatten(self.posterior.mean, "likelihood")
+        names = {entry.name for entry in self.noises}
+        return [{name: v + shift if name in names else v for name, v in found.items()} for shift in shifts]
+
     def _losses(self, widths: list[float], shifts: tuple[float, ...]) -> dict[float, Tensor]:
         """For each width the mean loss of the rows, by shift of the noise."""
         if not widths:
             return {}
-        found = [self.posterior.at_width(w) for w in widths]
-        learned = self.engine.layout.unflatten(self.posterior.mean, "likelihood")
-        names = {entry.name for entry in self.noises}
-        moved = [{name: v + shift if name in names else v for name, v in learned.items()} for shift in shifts]
+        moved = self.learned(shifts)
         totals = torch.zeros(len(widths), len(shifts), dtype=torch.float64)
-        count = 0.0
-        for batch in self.data.full_pass(self.batch_size):
-            here = batch.to(self.engine.device)
-            weights = torch.ones(here.size) if here.weights is None else here.weights
-            for k, at, density in self._densities(found, here, learned):
-                for j, values in enumerate(moved):
-                    rows = density(values).double()
-                    own = weights[at].to(rows)
-                    totals[k, j] -= float((own * torch.where(own > 0, rows, 0.0)).sum())
-            count += float(weights.sum())
-        losses = torch.where(totals.isfinite(), totals / count, torch.inf)  # what cannot be predicted with is no choice
+        for k, rows in self.rows_under([self.posterior.at_width(w) for w in widths]):
+            totals[k] -= torch.tensor([rows.total(self.scored, values) for values in moved], dtype=torch.float64)
+        # what cannot be predicted with is no choice
+        losses = torch.where(totals.isfinite(), totals / self._total_weight(), torch.inf)
         return dict(zip(widths, losses, strict=True))
 
-    def _densities(
-        self, found: list[LaplacePosterior], batch: Batch, learned: LearnedValues
-    ) -> Iterator[tuple[int, slice, Callable[[LearnedValues], Tensor]]]:
-        """(number of the width, rows, log ∫ p(y | f) N(f) df of these as a function of what is learned): of each row's
-        own Gaussian; or, where there are thousands of outputs, by draws of functions, the same for every width."""
-        if self.many:
-            for k, posterior in enumerate(found):
-                moves = Displacements(posterior, _COARSE // 4, 0)
-                for at, outputs in self.law.functions(batch.x, moves, self.batch_size):
-                    yield k, at, partial(self._averaged, outputs, batch.y[at])
-            return
-        operators = [posterior.operator for posterior in found]
-        likelihood = self.scored
-        for at, part in self.law.chunks(batch.x, self.batch_size):
-            y = batch.y[at]
-            for k, (mean, covariance) in enumerate(self.law.under(operators, part)):
-                centre, root = mean, root_of(covariance)
-                if self.seen:
-                    weights = None if batch.weights is None else batch.weights[at]
-                    centre, root = self._without(mean, root, y, learned, weights)
-                if isinstance(likelihood, AdditiveGaussianNoise):
-                    yield k, at, partial(_gaussian, likelihood, centre, root, y)
-                else:
-                    outputs = centre + torch.einsum("bij,sj->sbi", root, self.points.to(mean))
-                    yield k, at, partial(self._averaged, outputs, y)
+    def rows_under(self, found: list[LaplacePosterior]) -> Iterator[tuple[int, _Rows]]:
+        """(number of the posterior, rows): each row's own Gaussian; or, where there are thousands of outputs, draws of
+        functions, the same for every posterior."""
+        learned = self.engine.layout.unflatten(self.posterior.mean, "likelihood")
+        for batch in self.data.full_pass(self.batch_size):
+            here = batch.to(self.engine.device)
+            weights = torch.ones(here.size, device=here.y.device) if here.weights is None else here.weights
+            if self.many:
+                for k, posterior in enumerate(found):
+                    moves = Displacements(posterior, _COARSE // 4, 0)
+                    for at, outputs in self.law.functions(here.x, moves, self.batch_size):
+                        yield k, _Rows(here.y[at], weights[at], outputs)
+                continue
+            operators = [posterior.operator for posterior in found]
+            for at, part in self.law.chunks(here.x, self.batch_size):
+                y, own = here.y[at], weights[at]
+                for k, (mean, covariance) in enumerate(self.law.under(operators, part)):
+                    centre, root = mean, root_of(covariance)
+                    if self.seen:
+                        centre, root = self._without(mean, root, y, learned, own)
+                    points = centre + torch.einsum("bij,sj->sbi", root, self.points.to(mean))
+                    yield k, _GaussianRows(y, own, points, centre, root)
 
     def _without(
-        self, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor | None
+        self, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Each row's Gaussian as the other rows have it: S (I − w H S)⁻¹ for a row of weight w, around the place that a
         Newton step goes to."""
         likelihood = self.engine.likelihood
         eye = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-        each = torch.ones_like(mean[:, :1]) if weights is None else weights.to(mean).unsqueeze(-1)
+        each = weights.to(mean).unsqueeze(-1)
         told = each.unsqueeze(-1) * likelihood.fisher(mean, learned)
         left, vectors = torch.linalg.eigh(eye - root.mT @ told @ root)
         root = root @ (vectors / left.clamp(min=_LEAST).sqrt().unsqueeze(-2))
         slope = (each * likelihood.score(mean, y, learned)).unsqueeze(-1)
         return mean - (root @ (root.mT @ slope)).squeeze(-1), root
-
-    def _averaged(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
-        """By points of the outputs, S × B × C."""
-        found = self.scored.log_prob(outputs, y, learned).double()
-        return torch.logsumexp(found, 0) - math.log(len(outputs))
-
-
-def _gaussian(
-    likelihood: AdditiveGaussianNoise, mean: Tensor, root: Tensor, y: Tensor, learned: LearnedValues
-) -> Tensor:
-    """log N(y; f, S + σ²), in closed form."""
-    noise = likelihood.noise_scale(mean, learned).square().expand_as(mean)
-    return MultivariateNormal(likelihood.location(mean), root @ root.mT + torch.diag_embed(noise)).log_prob(y)
 
 
 __all__ = ["Width", "widened"]

@@ -18,7 +18,7 @@ from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.around_point import AroundPoint
 from temperance.inference.weighing import log_densities, weight_of_first
 from temperance.posteriors import DropoutPosterior, Point, Posterior
-from temperance.posteriors.dropout import choose_masks, dropout_names, masked
+from temperance.posteriors.dropout import choose_masks, dropout_names, dropout_rates, masked
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,10 @@ class MCDropout(AroundPoint):
 
     def around(self, engine: Engine, point: Point, data: Data | None) -> Posterior:
         """A :class:`DropoutPosterior`, weighed against the network with nothing dropped where rows were held out."""
-        found = DropoutPosterior(point.theta, tuple(dropout_names(engine.network)), point.buffers)
+        rates = dropout_rates(engine.network)
+        found = DropoutPosterior(point.theta, tuple(rates), point.buffers, rates=tuple(rates.values()))
+        if not any(rates.values()):  # whoever chose how often to drop chose never
+            return replace(found, whole=1.0)
         if not self.base.facts().held_out:
             return found
         if data is None:

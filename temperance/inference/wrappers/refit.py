@@ -32,7 +32,6 @@ from temperance.inference.card import Card, MethodFamily
 from temperance.inference.noise import Noise, noise_entries, wanted_noise, with_noise
 from temperance.inference.wrappers.parts import check_same_length, first_part, streams_of
 from temperance.inference.wrappers.tuned_decay import TunedDecay
-from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import Chain, Posterior
 
 _PILOT_ROWS = 0.9  # of all rows, which an epoch of the method goes through
@@ -58,7 +57,7 @@ class RefitState(WrapperState):
     own_steps: int = 0
     same_rows: bool = False
     noise: Noise | None = None
-    decay: float = 1.0
+    variant: int | None = None
     starts: Starts | None = field(default=None, metadata=SCRATCH)
     engines: tuple[Engine, Engine] | None = field(default=None, metadata=SCRATCH)
     walk: Iterator[Batch] | None = field(default=None, metadata=SCRATCH)
@@ -94,7 +93,8 @@ class Refit(Wrapper):
     MAP(lr=1e-3, patience=0.1))`` costs six trainings, each as long as it should be.
 
     A pilot that chooses the strength of the prior, :class:`TunedDecay`, hands it on: what comes out is of p(θ)^c* and
-    all rows. So is every ``Laplace`` or anchor inside. ``fitted.target`` has the prior that was given.
+    all rows. So is every ``Laplace`` or anchor inside. ``fitted.target`` has the prior that was given. A pilot that
+    chooses how much dropout there is hands that on as well.
 
     The run has room for both: of L steps the pilot takes at most L / (1 + ``stretch``), so that a run is asked to be
     1 + ``stretch`` times as long as one of ``pilot`` alone; it ends as soon as it is done, as a rule long before.
@@ -199,12 +199,11 @@ class Refit(Wrapper):
         return RefitState(self.base.init(engine, starts, rngs), pilot, seed, starts=starts)
 
     def _under(self, engine: Engine, state: RefitState) -> Engine:
-        """What evaluates the target under the strength of the prior that the pilot chose."""
-        if state.decay == 1.0:
+        """What evaluates the target under the strength of the prior, or of dropout, that the pilot chose."""
+        if state.variant is None or not isinstance(self.pilot, TunedDecay):
             return engine
         if state.engines is None or state.engines[0] is not engine:
-            target = engine.target
-            state.engines = (engine, engine.on(target.with_prior(PoweredPrior(target.prior, state.decay))))
+            state.engines = (engine, self.pilot.under(engine, state.variant))
         return state.engines[1]
 
     def keep_in(self, state: RefitState, folder: Path) -> None:
@@ -238,7 +237,7 @@ class Refit(Wrapper):
             state.best, state.best_epochs = score, made / per_epoch
         if info.status.ok and (info.done or made >= first):
             state.most_epochs = made / per_epoch
-            self._take_decay(engine, state, per_epoch)
+            self._take_variant(engine, state, per_epoch)
             wanted = (state.best_epochs or state.most_epochs) * per_epoch * more
             state.own_steps = min(max(_LEAST, round(self.stretch * wanted)), batch.total_steps - made)
             state.same_rows = batch.held_out is not None and whole is batch.whole
@@ -248,17 +247,18 @@ class Refit(Wrapper):
             state.pilot, state.pilot_steps = None, made
         return state, replace(info, status=info.status if not info.done else replace(info.status, ok=True), done=False)
 
-    def _take_decay(self, engine: Engine, state: RefitState, per_epoch: int) -> None:
-        """Where the pilot chose among strengths of the prior, the method has the one that was chosen, and the length of
-        its training."""
+    def _take_variant(self, engine: Engine, state: RefitState, per_epoch: int) -> None:
+        """Where the pilot chose among strengths of the prior or of dropout, the method has the one that was chosen, and
+        the length of its training."""
         if not isinstance(self.pilot, TunedDecay):
             return
-        kept = self.pilot.chosen(state.pilot)
-        state.decay = self.pilot.factors[kept]
-        state.best_epochs = state.pilot.best_steps[kept] / per_epoch
-        if state.decay != 1.0:  # what a method draws from the prior when it begins is drawn from this one
+        state.variant = self.pilot.chosen(state.pilot)
+        state.best_epochs = state.pilot.best_steps[state.variant] / per_epoch
+        if self.pilot.variants[state.variant][0] != 1.0:
+            # what a method draws from the prior when it begins is drawn from this one
             assert state.starts is not None
-            state.base = self.base.init(self._under(engine, state), state.starts, [generator(state.seed, "method")])
+            here = self.pilot.under_prior(engine, state.variant)
+            state.base = self.base.init(here, state.starts, [generator(state.seed, "method")])
 
     def _own_batch(self, engine: Engine, state: RefitState, batch: Batch) -> Batch:
         """The method's next rows, of all that there are. They are a function of the seed and of the step's number."""
@@ -294,6 +294,8 @@ class Refit(Wrapper):
         if state.pilot_steps is None:
             return []
         made = self.base.remarks(state.base)
+        if isinstance(self.pilot, TunedDecay) and state.variant is not None:
+            made += self.pilot.remarks_of(state.variant)
         if state.best_epochs >= _STILL * state.most_epochs:
             made.append(
                 f"held-out rows were predicted best at the end of the pilot, after {state.best_epochs:.4g} of "

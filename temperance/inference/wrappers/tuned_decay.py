@@ -20,6 +20,7 @@ from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, S
 from temperance.inference.card import Card, MethodFamily
 from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import Posterior
+from temperance.posteriors.dropout import at_rates, dropout_names, dropout_rates
 
 _WORTH = 0.01  # nats a held-out row that another prior must gain: fewer are chance, on the tables that most people have
 _ODDS = 1.0  # nats of all held-out rows together that it must gain beside: a dozen rows are no reason to choose
@@ -52,6 +53,8 @@ class TunedDecay(Wrapper):
     Args:
         base: one network that stops by held-out rows, ``MAP(lr=2e-3, patience=0.1)``.
         factors: the c, with 1 among them.
+        dropout: factors on the probabilities of the network's own dropout, tried beside 1 under each c: ``(0.0,)`` asks
+            whether dropout does any good. Held-out rows are predicted with nothing dropped.
 
     All start at the same weights and see the same batches, and cost as many trainings.
 
@@ -78,6 +81,7 @@ class TunedDecay(Wrapper):
 
     base: Inference[Any]
     factors: tuple[float, ...] = (0.1, 1.0, 10.0)
+    dropout: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,6 +93,19 @@ class TunedDecay(Wrapper):
                 f"{shown(given)}."
             )
         object.__setattr__(self, "factors", tuple(float(c) for c in given))
+        rates = self.dropout
+        plain = isinstance(rates, tuple | list) and all(0.0 <= real(r) < math.inf for r in rates)
+        if not plain or 1.0 in rates or len(set(rates)) != len(rates):
+            raise ArgumentError(
+                "`dropout` must be different factors from 0 on, without 1, which is tried anyway, such as (0.0,); got "
+                f"{shown(rates)}."
+            )
+        object.__setattr__(self, "dropout", tuple(float(r) for r in rates))
+
+    @property
+    def variants(self) -> tuple[tuple[float, float], ...]:
+        """What is tried: factors on the prior's strength and on the probabilities of dropout."""
+        return tuple((c, r) for r in (1.0, *self.dropout) for c in self.factors)
 
     def check_base(self, base: Inference[Any]) -> None:
         """One network, that stops by held-out rows."""
@@ -103,7 +120,7 @@ class TunedDecay(Wrapper):
 
     def facts(self) -> Facts:
         """The base's, as often as there are strengths."""
-        base, count = self.base.facts(), len(self.factors)
+        base, count = self.base.facts(), len(self.variants)
         cost = Cost(count * base.cost.gradients_per_step, count * base.cost.copies_of_theta)
         return replace(base, exact=Exactness.APPROXIMATE, cost=cost)
 
@@ -114,20 +131,35 @@ class TunedDecay(Wrapper):
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> TunedDecayState:
         """See :class:`Inference`."""
         (rng,) = rngs
-        seed, count = spawn(rng), len(self.factors)
-        made = [self.base.init(one, starts, [generator(seed, "decay")]) for one in self._under(engine)]
-        return TunedDecayState(made, [-math.inf] * count, [0] * count, [False] * count, [False] * count)
+        if self.dropout and not dropout_names(engine.network):
+            raise ArgumentError(
+                "`dropout` of TunedDecay needs a network with dropout, modules such as nn.Dropout(0.1); this one has "
+                "none. Leave it out."
+            )
+        seed, count = spawn(rng), len(self.variants)
+        state = TunedDecayState([], [-math.inf] * count, [0] * count, [False] * count, [False] * count)
+        state.base = [self.base.init(one, starts, [generator(seed, "decay")]) for one in self._engines(engine, state)]
+        return state
 
-    def _under(self, engine: Engine) -> list[Engine]:
-        """What evaluates the target under each strength."""
+    def under_prior(self, engine: Engine, number: int) -> Engine:
+        """What evaluates the target under the prior of one of :attr:`variants`."""
+        decay, _ = self.variants[number]
         target = engine.target
-        return [
-            engine if c == 1.0 else engine.on(target.with_prior(PoweredPrior(target.prior, c))) for c in self.factors
-        ]
+        return engine if decay == 1.0 else engine.on(target.with_prior(PoweredPrior(target.prior, decay)))
+
+    def under(self, engine: Engine, number: int) -> Engine:
+        """What evaluates the target under one of :attr:`variants`."""
+        _, factor = self.variants[number]
+        here = self.under_prior(engine, number)
+        if factor == 1.0:
+            return here
+        network = here.target.network
+        rates = {name: min(factor * rate, 1.0) for name, rate in dropout_rates(network).items()}
+        return here.on(here.target.with_network(at_rates(network, rates)))
 
     def _engines(self, engine: Engine, state: TunedDecayState) -> list[Engine]:
         if state.engines is None or state.engines[0] is not engine:
-            state.engines = (engine, self._under(engine))
+            state.engines = (engine, [self.under(engine, k) for k in range(len(self.variants))])
         return state.engines[1]
 
     def keep_in(self, state: TunedDecayState, folder: Path) -> None:
@@ -162,7 +194,7 @@ class TunedDecay(Wrapper):
 
     def chosen(self, state: TunedDecayState) -> int:
         """The number of the strength that is kept."""
-        every = range(len(self.factors))
+        every = range(len(self.variants))
         usable = [k for k in every if not state.broken[k]] or every
         top = max(usable, key=lambda k: state.best[k])
         plain = self.factors.index(1.0)
@@ -176,8 +208,17 @@ class TunedDecay(Wrapper):
         return self.base.posteriors(self._engines(engine, state)[k], state.base[k], data)
 
     def remarks(self, state: TunedDecayState) -> list[str]:
-        """As the training that is kept."""
-        return self.base.remarks(state.base[self.chosen(state)])
+        """As the training that is kept; and where dropout did not do what it is there for."""
+        k = self.chosen(state)
+        return [*self.base.remarks(state.base[k]), *self.remarks_of(k)]
+
+    def remarks_of(self, number: int) -> list[str]:
+        """What is to be said of one of :attr:`variants`, if it is kept."""
+        factor = self.variants[number][1]
+        if factor == 1.0:
+            return []
+        found = "none of its dropout" if factor == 0.0 else f"{factor:g} times its dropout"
+        return [f"the network was trained with {found}: held-out rows were predicted better so."]
 
 
 def _count(rows: Data | None) -> float:

@@ -41,7 +41,7 @@ METHODS = {
     "multiswag": f"Refit(Ensemble(SWAG(MAP(lr=2e-3), start=0.75), 5), {TUNED}, stretch=1.33)",
     "sghmc": f"WarmStart(Collect(SGHMC(lr=Thermal())), {TUNED})",
     "cyclical": f"WarmStart(Collect(Cyclical(SGHMC(lr=Thermal()), cycle={{cycle}}, start={{start}})), {TUNED})",
-    "dropout": f"Refit(MCDropout(MAP(lr=2e-3)), {TUNED})",
+    "dropout": f"Refit(MCDropout(MAP(lr=2e-3)), TunedDecay({START}, dropout=(0.0,)))",
     "anchored": f"Ensemble(WarmStart(Anchored(MAP(lr=2e-3)), {START}), 5)",
     "ensemble": f"Refit(Ensemble(MAP(lr=2e-3), 5), {TUNED})",
 }

@@ -165,9 +165,11 @@ def _total_variance(runs: Runs, fitted: Fitted) -> tuple[bool, str]:
     """Var = E[Var | member] + Var[E | member]. Exact where all of a member is averaged over, or where its outputs are
     Gaussian in closed form; where draws are made, a mixture makes fewer of each member, and a factor is allowed."""
     parts = [says(fitted, runs.problem.queries, part) for part in parts_of(fitted.posterior)]
+    shares = torch.tensor([share for share, _ in fitted.posterior.parts()], dtype=torch.float64)
     means = torch.stack([part.mean for part in parts]).double()
-    within = torch.stack([part.epistemic for part in parts]).double().mean(0)
-    wanted = float((within + means.var(0, correction=0)).sqrt().mean())
+    within = torch.stack([part.epistemic for part in parts]).double()
+    centre = torch.einsum("k,k...->...", shares, means)
+    wanted = float(torch.einsum("k,k...->...", shares, within + (means - centre).square()).sqrt().mean())
     found = says(fitted, runs.problem.queries).spread
     exact = fitted.posterior.finite or fitted.posterior.predicts == "linearised"
     factor = 1.02 if exact else STATISTICAL

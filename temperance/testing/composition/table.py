@@ -202,6 +202,12 @@ def _loop(m: Inference[Any]) -> Inference[Any]:
     return tp.Ensemble(m, 2, batched=False)
 
 
+def _refit(m: Inference[Any]) -> Inference[Any]:
+    return tp.Refit(m, _STOPS)
+
+
+_DECAYS = tp.TunedDecay(_STOPS)
+
 _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Ensemble(On(last_layer, Laplace(MAP)))": (lambda m: _three(_last(m)), _LAPLACE, {}),
     "Ensemble(On(last_layer, Laplace(MAP))), classes": (lambda m: _three(_last(m)), _LAPLACE, _CLASSES),
@@ -314,6 +320,40 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Ensemble(Collect(SGHMC)), learned scales": (_three, tp.Collect(_SGHMC), _SCALES),
     "Ensemble(On(Collect(HMC))), learned scales": (lambda m: _three(_on(m)), tp.Collect(_HMC), _SCALES),
     "Ensemble(Variational), learned scales": (_three, tp.Variational(lr=0.05), _SCALES),
+    "Refit(Ensemble(SWAG(MAP))), learned noise": (lambda m: _refit(tp.Ensemble(m, 2)), _SWAG, _LEARNED),
+    "Ensemble(Refit(SWAG(MAP))), learned noise": (lambda m: tp.Ensemble(_refit(m), 2), _SWAG, _LEARNED),
+    "Ensemble(Refit(SWAG(MAP), TunedDecay(MAP))), learned noise": (
+        lambda m: tp.Ensemble(tp.Refit(m, _DECAYS), 2),
+        _SWAG,
+        _LEARNED,
+    ),
+    "Refit(Ensemble(Anchored(MAP)), TunedDecay(MAP)), classes": (
+        lambda m: tp.Refit(tp.Ensemble(tp.Anchored(m), 2), _DECAYS),
+        _POINT,
+        _CLASSES,
+    ),
+    "Refit(Variational), learned noise": (_refit, tp.Variational(lr=0.03), _LEARNED),
+    "Refit(FunctionalLaplace(MAP)), learned noise": (_refit, tp.FunctionalLaplace(_POINT), _LEARNED),
+    "Laplace(Refit(MAP)), learned noise": (lambda m: tp.Laplace(_refit(m), tune=None), _POINT, _LEARNED),
+    "On(Refit(MAP)), learned noise": (lambda m: _on(_refit(m)), _POINT, _LEARNED),
+    "On(Refit(Ensemble(MAP))), learned noise": (lambda m: _on(_refit(tp.Ensemble(m, 2))), _POINT, _LEARNED),
+    "WarmStart(Collect(SGHMC), Refit(MAP)), learned noise": (
+        lambda m: tp.WarmStart(tp.Collect(_SGHMC), _refit(m), steps=4),
+        _POINT,
+        _LEARNED,
+    ),
+    "Ensemble(Laplace(MAP, width)), learned noise": (_three, tp.Laplace(_POINT, tp.KFAC()), _LEARNED),
+    "Ensemble(On(last_layer, Laplace(MAP, width))), learned noise": (
+        lambda m: _three(_last(m)),
+        tp.Laplace(_POINT, tp.KFAC()),
+        _LEARNED,
+    ),
+    "Refit(MCDropout(MAP)), learned noise": (_refit, tp.MCDropout(_POINT), {**_LEARNED, **_DROPOUT}),
+    "Ensemble(Refit(MCDropout(MAP), TunedDecay(MAP, dropout)))": (
+        lambda m: tp.Ensemble(tp.Refit(m, tp.TunedDecay(_STOPS, factors=(1.0,), dropout=(0.0, 0.5))), 2),
+        tp.MCDropout(_POINT),
+        _DROPOUT,
+    ),
     "Laplace(tuned noise) in an Ensemble": (_three, tp.Laplace(_POINT, tune=tp.Tune("layer", noise=True)), {}),
 }
 

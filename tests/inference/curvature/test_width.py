@@ -203,6 +203,88 @@ def test_a_noise_that_was_learned_is_chosen_again():
     assert torch.equal(widened(engine, given, prepared.keeping_apart(other), Width()).mean, given.mean)
 
 
+def heavy(count: int, seed: int, factor: float) -> tp.data.Data:
+    """Of the rows of :func:`rows`, a fifth are ``factor`` times as far off."""
+    made = rows(count, seed)
+    rng = torch.Generator().manual_seed(seed + 100)
+    clean = made.x @ torch.randn(4, 2, generator=torch.Generator().manual_seed(9), dtype=F64)
+    wide = torch.where(torch.rand(count, 2, generator=rng) < 0.2, factor, 1.0)
+    return tp.data.Data(made.x, clean + wide * (made.y - clean))
+
+
+def around_least_squares(data: tp.data.Data, log_noise: float, others: tp.data.Data):
+    """With a noise that is learned."""
+    target = line(likelihood=tp.Normal(num_outputs=1))
+    prepared = target.prepare(data)
+    engine = Engine(target.beginning(prepared), prepared)
+    theta = torch.linalg.lstsq(data.x, data.y).solution.T.flatten()
+    theta = torch.cat([theta, torch.tensor([log_noise], dtype=F64)])
+    return engine, approximate(engine, theta, {}, prepared, tp.Dense()), prepared.keeping_apart(others)
+
+
+def mixture_loss(posterior, data: tp.data.Data, factor: float) -> float:
+    """The mean of −log ∫ Π_d [.8 N(y_d; f_d, σ₀²) + .2 N(y_d; f_d, k² σ₀²)] N(f) df, term by term."""
+    noise = float(posterior.mean[-1].exp()) / math.sqrt(0.8 + 0.2 * factor**2)
+    covariance = posterior.covariance()[:8, :8]
+    total = 0.0
+    for x, y in zip(data.x, data.y, strict=True):
+        jacobian = torch.kron(torch.eye(2, dtype=F64), x)
+        mean, spread = jacobian @ posterior.mean[:8], jacobian @ covariance @ jacobian.T
+        terms = []
+        for one, two in ((1.0, 1.0), (1.0, factor), (factor, 1.0), (factor, factor)):
+            share = math.prod(0.8 if k == 1.0 else 0.2 for k in (one, two))
+            noises = torch.tensor([one, two], dtype=F64).mul(noise).square()
+            law = torch.distributions.MultivariateNormal(mean, spread + torch.diag(noises))
+            terms.append(law.log_prob(y) + math.log(share))
+        total -= float(torch.logsumexp(torch.stack(terms), 0))
+    return total / len(data)
+
+
+def test_rows_say_how_heavy_the_tails_of_a_learned_noise_are():
+    """Predictions are under the law with outliers, which other rows find more likely, and as likely as by hand."""
+    engine, posterior, prepared = around_least_squares(rows(40, 0), math.log(NOISE), heavy(300, 1, 5.0))
+    made = widened(engine, posterior, prepared, Width())
+    plain = widened(engine, posterior, prepared, Width(noise=False))
+    assert plain.likelihood is None
+    law = made.likelihood
+    assert isinstance(law, tp.ContaminatedNormal)
+    assert law.of_all
+    assert 3.0 < law.factor < 7.5
+    assert float(made.mean[-1].exp()) == pytest.approx(NOISE * math.sqrt(0.8 + 0.2 * 25), rel=0.2)
+    new = heavy(400, 2, 5.0)
+    fitted = tp.fit(line(likelihood=tp.Normal(num_outputs=1)), tp.Laplace(curvature=tp.Dense()), rows(40, 0),
+                    start=posterior.mean, held_out=heavy(300, 1, 5.0))  # fmt: skip
+    assert fitted.posterior.likelihood == law
+    by_hand = mixture_loss(made, new, law.factor)
+    assert -float(fitted.predict(new.x).log_prob(new.y).mean()) == pytest.approx(by_hand, abs=5e-3)
+    assert by_hand < mixture_loss(made, new, 1.0001) - 0.3
+    assert by_hand < mixture_loss(made, new, 2 * law.factor) - 0.05
+
+
+def test_rows_without_outliers_leave_the_noise_gaussian_and_few_leave_some_tail():
+    engine, posterior, prepared = around_least_squares(rows(40, 0), math.log(NOISE), rows(600, 1))
+    law = widened(engine, posterior, prepared, Width()).likelihood
+    assert law is None or law.factor < 1.4
+    few = widened(engine, posterior, prepared.keeping_apart(rows(6, 1)), Width()).likelihood
+    assert 1.2 < few.factor < 2.5
+    with pytest.warns(TemperanceWarning, match="knows no rows"):  # rows that were learned from know no tails
+        assert widened(engine, posterior, prepared.keeping_apart(None), Width()).likelihood is None
+
+
+def test_weights_of_rows_count_for_the_tails():
+    engine, posterior, prepared = around_least_squares(rows(40, 0), math.log(NOISE), rows(1, 1))
+    wild, tame = heavy(150, 1, 6.0), rows(150, 2)
+    both = tp.data.Data(torch.cat([wild.x, tame.x]), torch.cat([wild.y, tame.y]))
+    found = []
+    for some in (torch.ones(150), torch.zeros(150)):
+        weights = torch.cat([some, 1 - some]).double()
+        other = tp.data.Data(both.x, both.y, weights=weights)
+        found.append(widened(engine, posterior, prepared.keeping_apart(other), Width()).likelihood)
+    alone = widened(engine, posterior, prepared.keeping_apart(wild), Width()).likelihood
+    assert found[0].factor == pytest.approx(alone.factor, rel=1e-6)
+    assert found[1] is None or found[1].factor < 0.5 * found[0].factor
+
+
 def test_a_width_changes_neither_evidence_nor_what_is_passed_on():
     _, posterior, _ = posterior_of(rows(12, 0), line())
     narrow = posterior.at_width(0.01)

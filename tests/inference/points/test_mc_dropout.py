@@ -10,8 +10,10 @@ from torch import nn
 
 import temperance as tp
 from temperance.core.errors import ArgumentError, NetworkError
+from temperance.engine.engine import Engine
 from temperance.inference.weighing import weight_of_first
-from temperance.posteriors.dropout import masked
+from temperance.posteriors import Mixture
+from temperance.posteriors.dropout import DropoutPosterior, masked
 from temperance.testing import critical_value
 
 F64 = torch.float64
@@ -377,3 +379,57 @@ def test_held_out_rows_weigh_the_masks(rate, tmp_path):
     assert torch.equal(again.predict(x[:9]).mean(), fitted.predict(x[:9]).mean())
     plain = tp.fit(target, tp.MCDropout(tp.MAP(lr=1e-2)), data, epochs=2, batch_size=40)
     assert plain.posterior.whole == 0.0
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout])
+@pytest.mark.parametrize("p", [0.3, 1.0])
+def test_rates_of_a_posterior_stand_for_those_of_the_network(kind, p):
+    x = random(5, 4)
+
+    def target(rate):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), kind(rate), nn.Linear(30, 2)).double()
+        return tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
+
+    theta = target(p).initial_theta()
+    own = DropoutPosterior(theta, ("2",))
+    told = DropoutPosterior(theta, ("2",), rates=(p,))
+    found = []
+    for problem, posterior in ((target(p), own), (target(0.6), told), (target(0.0), told)):
+        engine = Engine(posterior.retarget(problem))
+        drawn, buffers = posterior.nodes(20, 1).fetch(0, 20)
+        found.append(engine.outputs(drawn, x, buffers))
+    assert torch.allclose(found[0], found[1], atol=1e-7)
+    assert torch.allclose(found[0], found[2], atol=1e-7)
+    if p == 1.0 and kind is nn.Dropout:
+        last = target(p).network[3]
+        assert torch.allclose(found[0], last.bias.expand_as(found[0]))
+
+
+def test_members_that_drop_at_different_rates_each_keep_their_own():
+    x = random(5, 4)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Dropout(0.5), nn.Linear(30, 2)).double()
+    problem = tp.Target(net, tp.Normal(scale=0.1), tp.GaussianPrior(1.0))
+    theta = problem.initial_theta()
+    parts = tuple(DropoutPosterior(theta, ("2",), rates=(rate,), whole=float(rate == 0.0)) for rate in (0.0, 0.1, 0.8))
+    mixture = Mixture(parts)
+    made = mixture.nodes(300)
+    drawn, buffers = made.fetch(0, len(made))
+    together = Engine(mixture.retarget(problem)).outputs(drawn, x, buffers)
+    at = 0
+    for part in parts:
+        nodes = part.nodes(100 if part.whole == 0.0 else 1)
+        count = len(nodes)
+        alone, own = nodes.fetch(0, count)
+        spread = Engine(part.retarget(problem)).outputs(alone, x, own).var(0, correction=0)
+        inside = together[at : at + count].var(0, correction=0)
+        assert torch.allclose(inside, spread, rtol=0.7, atol=1e-12)
+        at += count
+    assert at == len(made)
+
+
+@pytest.mark.parametrize("rates", [(), (0.1, 0.2), (-0.1,), (1.5,), (float("nan"),)])
+def test_rates_that_cannot_be(rates):
+    with pytest.raises(ArgumentError, match="`rates` must be a probability for each"):
+        DropoutPosterior(random(3), ("2",), rates=rates)

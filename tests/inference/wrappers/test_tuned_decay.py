@@ -12,6 +12,7 @@ import temperance as tp
 from temperance.core.errors import ArgumentError, NumericalError
 from temperance.model.priors.powered import PoweredPrior
 from temperance.posteriors import centre_of
+from temperance.posteriors.dropout import at_rates
 from tests.small import killed_at
 
 F64 = torch.float64
@@ -177,7 +178,7 @@ class Spy(tp.MAP):
 
     def step(self, engine, state, batch):
         Spy.steps += 1
-        assert engine.target.prior is Spy.priors[-1]
+        assert repr(engine.target.prior) == repr(Spy.priors[-1])
         return super().step(engine, state, batch)
 
 
@@ -256,3 +257,99 @@ def test_anchors_under_a_strength_that_was_chosen_differ_from_seed_to_seed():
     same = fit(linear(), tp.Refit(tp.MAP(lr=0.02), pilot), epochs=300, seed=1).posterior
     assert float((centre_of(one).mean - centre_of(two).mean).abs().max()) > 0.01
     assert float((centre_of(same).mean - centre_of(two).mean).abs().max()) > 0.01
+
+
+def dropping(p=0.4):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Dropout(p), nn.Linear(30, 2)).double()
+    return tp.Target(net, tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+
+
+TOLD = pytest.mark.filterwarnings("ignore:the network was trained with")
+
+
+@TOLD
+@pytest.mark.parametrize(("given", "factor", "other"), [(0.4, 0.0, 2.5), (0.7, 0.3, 2.0)])
+def test_the_dropout_that_held_out_rows_want(given, factor, other):
+    """What comes out is the network that is trained with so much; a probability ends at one."""
+    point = tp.MAP(lr=0.02, patience=25)
+    each = {p: fit(dropping(p), point, signal=1.0) for p in (given, factor * given, min(other * given, 1.0))}
+    assert max(each, key=lambda p: max(each[p].info.held_out_scores)) == factor * given
+    found = fit(dropping(given), tp.TunedDecay(point, (1.0,), dropout=(factor, other)), signal=1.0)
+    if factor == 0.0:  # masks are drawn one after another, for all trainings
+        assert torch.equal(found.posterior.theta, each[0.0].posterior.theta)
+    assert max(found.info.held_out_scores) > max(each[given].info.held_out_scores) + 0.1
+    assert f"trained with {factor or 'none of'}" in found.info.remarks[-1].replace(" times its", "")
+
+
+@TOLD
+def test_dropout_is_tried_under_every_strength():
+    point = tp.MAP(lr=0.02, patience=25)
+    method = tp.TunedDecay(point, (1.0, 30.0), dropout=(0.0,))
+    assert method.variants == ((1.0, 1.0), (30.0, 1.0), (1.0, 0.0), (30.0, 0.0))
+    assert method.facts().cost.gradients_per_step == 4 * point.facts().cost.gradients_per_step
+    each = {}
+    for p in (0.4, 0.0):
+        for scale in (1.0, 30**-0.5):
+            target = dropping(p).with_prior(tp.GaussianPrior(scale))
+            each[p, scale] = fit(target, point, signal=0.1)
+    best = max(each, key=lambda k: max(each[k].info.held_out_scores))
+    assert best != (0.4, 1.0)
+    found = fit(dropping(), method, signal=0.1).posterior.theta
+    assert torch.allclose(found, each[best].posterior.theta, atol=1e-12)
+
+
+@TOLD
+def test_refit_predicts_with_the_dropout_that_its_pilot_chose():
+    """Masks are drawn as often as in training, or never, whatever the network that was given says."""
+    train, _ = rows(0, 1.0)
+    x = train.x[:6]
+    point = tp.MAP(lr=0.02, patience=25)
+    for given, factor in ((0.4, 0.0), (0.7, 0.3)):
+        pilot = tp.TunedDecay(point, (1.0,), dropout=(factor,))
+        found = fit(dropping(given), tp.Refit(tp.MCDropout(tp.MAP(lr=0.02)), pilot), signal=1.0)
+        assert found.posterior.rates == (given * factor,)
+        wanted = at_rates(dropping(given).network, {"2": given * factor})
+        by_hand = tp.Target(wanted, tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+        if factor:
+            masks = tp.fit(by_hand, tp.MCDropout(), train, start=found.posterior.theta)
+            assert torch.allclose(found.predict(x).mean(), masks.predict(x).mean(), atol=1e-6)
+            assert torch.allclose(found.predict(x).epistemic_std(), masks.predict(x).epistemic_std(), rtol=1e-5)
+        else:
+            assert float(found.predict(x).epistemic_std().max()) == 0.0
+            assert len(found.posterior.nodes(30)) == 1
+            outputs = found.engine.outputs(found.posterior.theta.unsqueeze(0), x)[0]
+            assert torch.allclose(found.predict(x).mean(), outputs)
+
+
+@TOLD
+@pytest.mark.parametrize("kill", [2, 30, 48])
+def test_refit_that_took_a_dropout_is_killed_and_goes_on_to_the_bit(kill, tmp_path):
+    pilot = tp.TunedDecay(tp.MAP(lr=0.05, patience=4), (1.0, 30.0), dropout=(0.0, 2.0))
+    method = tp.Refit(tp.MCDropout(tp.MAP(lr=0.05)), pilot, stretch=3)
+    options = {"epochs": 120, "batch_size": 20, "seed": 1, "signal": 0.02}
+    whole = fit(dropping(), method, **options)
+    assert whole.info.steps > 50
+    assert whole.posterior.rates != (0.4,)
+    with killed_at(kill):
+        fit(dropping(), method, checkpoint=tmp_path / "run", **options)
+    again = fit(dropping(), method, checkpoint=tmp_path / "run", **options)
+    assert torch.equal(again.posterior.theta, whole.posterior.theta)
+    assert again.posterior.rates == whole.posterior.rates
+    whole.save(tmp_path / "kept")
+    x = rows(1, 0.1)[0].x
+    assert torch.equal(tp.load(tmp_path / "kept", dropping().network).predict(x).mean(), whole.predict(x).mean())
+
+
+@pytest.mark.parametrize("dropout", [(1.0,), (0.0, 0.0), (-0.5,), (float("inf"),), 0.0, ("0",)])
+def test_dropouts_that_cannot_be(dropout):
+    with pytest.raises(ArgumentError, match="`dropout` must be different factors from 0 on, without 1"):
+        tp.TunedDecay(POINT, dropout=dropout)
+
+
+@pytest.mark.parametrize("net", [nn.Linear(20, 2), nn.Sequential(nn.Dropout(0.0), nn.Linear(20, 2))])
+def test_dropout_that_is_not_there_is_not_chosen(net):
+    target = tp.Target(net.double(), tp.Normal(scale=1.0), tp.GaussianPrior(1.0))
+    with pytest.raises(ArgumentError, match="`dropout` of TunedDecay needs a network with dropout"):
+        fit(target, tp.TunedDecay(POINT, dropout=(0.0,)))
