@@ -1,4 +1,4 @@
-"""``temperance lab list``, ``run`` and ``show``."""
+"""``temperance lab list``, ``run``, ``show`` and ``pack``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def add_commands(subparsers: Any) -> None:
     show = kinds.add_parser("show", help="judge and draw again what a folder holds")
     show.add_argument("out", help="a folder that `temperance lab run` wrote")
     show.set_defaults(run=_show)
+    pack = kinds.add_parser("pack", help="put the cells of a folder into one file, to be kept or sent")
+    pack.add_argument("out", help="a folder that `temperance lab run` wrote")
+    pack.set_defaults(run=_pack)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -64,3 +67,14 @@ def _show(options: argparse.Namespace) -> int:
 
     experiment = find_experiment(Folder(options.out).describe()["experiment"])
     return 0 if show_experiment(experiment, options.out).ok else 1
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from temperance.core import files
+    from temperance.lab.folder import Folder
+
+    folder = Folder(options.out)
+    folder.describe()  # before a lock is put beside what is no run
+    with files.holding(folder.path, "out"):
+        print(f"{folder.pack()} cells are in {folder.packed}.")
+    return 0

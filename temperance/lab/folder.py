@@ -1,4 +1,5 @@
 """The folder of a run: ``run.json`` says what it is, ``cells/`` holds each finished cell from the moment it is done.
+Many small files may be put into one, ``cells.jsonl``, from which a run goes on as well.
 
 A file is written beside its place and then moved there, so a file that can be seen is whole. In cells a null stands
 for a number that is not finite (JSON has no NaN); reading turns it back.
@@ -88,17 +89,65 @@ class Folder:
         }
         write_json(self.cells / f"{finished.cell.key}.json", content)
 
+    @property
+    def packed(self) -> Path:
+        """Where :meth:`pack` puts cells, a line each."""
+        return self.path / "cells.jsonl"
+
     def read(self, cells: Sequence[Cell]) -> dict[str, Finished]:
-        """Those of ``cells`` that are done (or have failed), by key. A damaged file counts as not done."""
-        found = {}
+        """Those of ``cells`` that are done (or have failed), by key. What is damaged counts as not done; a file in
+        ``cells/`` is newer than a line."""
+        found, lines = {}, self._lines()
         for cell in cells:
-            try:
-                content = json.loads((self.cells / f"{cell.key}.json").read_text(encoding="utf-8"))
+            content = _whole(self.cells / f"{cell.key}.json") or lines.get(cell.key)
+            if content is not None:
                 result = from_json(content["result"])
                 found[cell.key] = Finished(cell, result, float(content["seconds"]), content["error"])
-            except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError):
-                continue
         return found
+
+    def pack(self) -> int:
+        """Put all finished cells into ``cells.jsonl``, and remove their files once it is there. How many it holds."""
+        self.describe()
+        files = {path.stem: path for path in sorted(self.cells.glob("*.json"))}
+        read = {key: _whole(path) for key, path in files.items()}
+        lines = self._lines() | {key: content for key, content in read.items() if content is not None}
+        text = "".join(
+            json.dumps({"cell": key, **lines[key]}, allow_nan=False, ensure_ascii=False) + "\n" for key in sorted(lines)
+        )
+        try:
+            write_text(self.packed, text)
+            for key, path in files.items():
+                if read[key] is not None:
+                    path.unlink()
+        except OSError as error:
+            raise StoreError(f"`out` must be a folder that can be written; got {error}.") from error
+        return len(lines)
+
+    def _lines(self) -> dict[str, dict[str, Any]]:
+        found = {}
+        if self.packed.exists():
+            for line in self.packed.read_text(encoding="utf-8", errors="replace").splitlines():
+                content = _content(line)
+                if content is not None and "cell" in content:
+                    found[content.pop("cell")] = content
+        return found
+
+
+def _whole(path: Path) -> dict[str, Any] | None:
+    """What a cell's file says; ``None`` where it is not there, or damaged."""
+    try:
+        return _content(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
+def _content(text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    wanted = {"params", "seconds", "error", "result"}
+    return content if isinstance(content, dict) and wanted <= set(content) else None
 
 
 def fingerprint(name: str, settings: Settings) -> str:

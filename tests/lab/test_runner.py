@@ -213,6 +213,38 @@ def test_commands_and_their_exit_codes(tmp_path, capsys, monkeypatch):
     assert "holds no run" in capsys.readouterr().err
 
 
+def test_packed_cells_are_not_done_again_and_a_file_is_newer(tmp_path, capsys):
+    """Also where a line is damaged, which costs that cell alone, and where cells are added and packed again."""
+    marks, out = tmp_path / "marks", tmp_path / "out"
+    marks.mkdir()
+    go(out, marks=str(marks))
+    before = results(out)["cells"]
+    (out / "cells" / "torn.json").write_text('{"params": {}, "resu')
+    assert main(["lab", "pack", str(out)]) == 0
+    assert "6 cells are in" in capsys.readouterr().out
+    assert [path.name for path in (out / "cells").iterdir()] == ["torn.json"]  # what cannot be read is left alone
+    go(out, marks=str(marks))
+    assert results(out)["cells"] == before
+    assert done_twice(marks) == []
+    run_experiment(make(marks=str(marks)), "quick", out, seeds=4, workers=1, console=QUIET)
+    assert len(list((out / "cells").iterdir())) == 3
+    assert main(["lab", "pack", str(out)]) == 0
+    lines = (out / "cells.jsonl").read_text().splitlines()
+    assert len(lines) == 8
+    (out / "cells.jsonl").write_text("\n".join([lines[0][:40], *lines[1:]]) + "\n")
+    run_experiment(make(marks=str(marks)), "quick", out, seeds=4, workers=1, console=QUIET)
+    again = done_twice(marks)
+    assert again == [json.loads(lines[0])["cell"]]
+    path = out / "cells" / f"{again[0]}.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "seconds": 77.0}))
+    (out / "cells.jsonl").write_text("\n".join(lines) + "\n")
+    show_experiment(make(), out)
+    assert 77.0 in [cell["seconds"] for cell in results(out)["cells"]]
+    assert main(["lab", "pack", str(tmp_path / "marks")]) == 1
+    assert "holds no run" in capsys.readouterr().err
+
+
 def test_names_and_presets_that_do_not_exist(capsys, tmp_path):
     assert main(["lab", "run", "prior-predictve"]) == 1
     assert "Did you mean prior-predictive?" in capsys.readouterr().err
