@@ -22,18 +22,22 @@ from temperance.judge.calibrate.base import (
     check_value_predictive,
     search,
 )
+from temperance.judge.calibrate.tails import wanted_tails, with_tails
+from temperance.model.likelihoods import ContaminatedNormal
 from temperance.predict import Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SpreadCalibrator(Calibrator):
-    """The spread about the mean times ``scale``: one number, or one for each output."""
+    """The spread about the mean times ``scale``: one number, or one for each output. ``noise`` is the form of the noise
+    where it is not Gaussian any more."""
 
     scale: Tensor
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
+    noise: ContaminatedNormal | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "scale")
@@ -42,7 +46,7 @@ class SpreadCalibrator(Calibrator):
         """The calibrated predictive."""
         if not isinstance(predictive, ValuePredictive):
             raise ArgumentError(f"`predictive` must be that of real targets; got {type(predictive).__name__}.")
-        return widened(predictive, self.scale)
+        return widened(with_tails(predictive, self.noise), self.scale)
 
 
 def widened(predictive: ValuePredictive, scale: Tensor) -> AffinePredictive:
@@ -71,6 +75,11 @@ class VarianceScale(CalibrationRule):
     is the mean z² of the others; a mixture of four networks that know and one that does not has a spread that says
     nothing of how sharp it is, so its residuals alone would give the wrong s.)
 
+    With ``tails`` the rows also say how heavy the tails are of a noise that is Gaussian, whether or not it depends on
+    the input: a fifth of rows is k times as far off as others, k = exp E[log k | rows] as in
+    :class:`~temperance.inference.Refit`, and s is the best one with it. Where a few rows are far off, densities are
+    then those of such rows too, and of many Gaussian rows nothing changes.
+
     >>> import temperance as tp
     >>> from temperance.predict.calibrated import from_outputs
     >>> y = 3 * torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
@@ -82,37 +91,46 @@ class VarianceScale(CalibrationRule):
 
     per_output: bool = False
     trim: float = 0.0
+    tails: bool = False
 
     def __post_init__(self) -> None:
         check_flag(self.per_output, "per_output")
+        check_flag(self.tails, "tails")
+        if self.tails and self.per_output:
+            raise ArgumentError("`tails` are those of all outputs together: leave out `per_output`.")
         if isinstance(self.trim, bool) or not isinstance(self.trim, int | float) or not 0 <= self.trim < 0.5:
             raise ArgumentError(f"`trim` must be a share of the rows, from 0 to below 0.5; got {shown(self.trim)}.")
 
     def fit(self, predictive: Predictive, y: Any) -> SpreadCalibrator:
         """See :class:`CalibrationRule`."""
         known, target = check_value_predictive(predictive, y, least=10)
-        mean = known.mean()
-        width, device = mean.shape[-1], mean.device
+        before, logs, after = self._spread(known, target)
+        law = None
+        if self.tails:
+            at, law = wanted_tails(known, target, float(logs[0]))
+            if law is not None:
+                logs = np.clip(np.array([at]), -LIMIT, LIMIT)
+                after = float(_losses(with_tails(known, law), target, logs).mean())
+        scale = torch.tensor(np.exp(logs), dtype=torch.float64, device=known.weights.device)
+        return SpreadCalibrator(scale, len(target), before, after, law)
 
-        def losses(log_scale: Any) -> Tensor:
-            factor = torch.as_tensor(log_scale, dtype=torch.float64, device=device).exp().reshape(-1)
-            inner = mean.double() + (target.double() - mean.double()) / factor
-            return factor.log().expand(width).sum() - known.log_prob(inner).detach().double()
+    def _spread(self, known: ValuePredictive, target: Tensor) -> tuple[float, np.ndarray, float]:
+        """The loss as it is, the logarithms of the factors, and the loss with them."""
+        width = known.mean().shape[-1]
 
         def loss(log_scale: Any) -> float:
-            return float(losses(log_scale).mean())
+            return float(_losses(known, target, log_scale).mean())
 
         if self.trim > 0:
-            z = ((target.double() - mean.double()) / known.std().double()).abs()
+            z = ((target.double() - known.mean().double()) / known.std().double()).abs()
             if self.per_output and width > 1:  # no predictive tells the density of one output by itself
                 logs = np.log([_trimmed_scale(column, self.trim) for column in z.T.cpu().numpy()])
             else:
                 kept, usual = _kept(z, self.trim)
-                at, _ = search(lambda log_scale: float(losses(log_scale)[kept].mean()))
+                at, _ = search(lambda log_scale: float(_losses(known, target, log_scale)[kept].mean()))
                 logs = np.array([at - 0.5 * math.log(usual)])
             logs = np.clip(logs, -LIMIT, LIMIT)
-            scale = torch.tensor(np.exp(logs), dtype=torch.float64, device=device)
-            return SpreadCalibrator(scale, len(target), loss(0.0), loss(logs))
+            return loss(0.0), logs, loss(logs)
         at, after = search(loss)
         before, found = loss(0.0), np.full(width if self.per_output else 1, at)
         if self.per_output and width > 1:
@@ -121,8 +139,15 @@ class VarianceScale(CalibrationRule):
             )
             if result.fun < after:
                 found, after = result.x, float(result.fun)
-        scale = torch.tensor(np.exp(found), dtype=torch.float64, device=device)
-        return SpreadCalibrator(scale, len(target), before, after)
+        return before, found, after
+
+
+def _losses(known: ValuePredictive, target: Tensor, log_scale: Any) -> Tensor:
+    """−log p of each row, the spread being so many times as wide."""
+    mean = known.mean()
+    factor = torch.as_tensor(log_scale, dtype=torch.float64, device=mean.device).exp().reshape(-1)
+    inner = mean.double() + (target.double() - mean.double()) / factor
+    return factor.log().expand(mean.shape[-1]).sum() - known.log_prob(inner).detach().double()
 
 
 def _kept(z: Tensor, share: float) -> tuple[Tensor, float]:

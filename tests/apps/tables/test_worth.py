@@ -187,3 +187,15 @@ def test_the_test_rows_are_compared_row_by_row_too() -> None:
     (said,) = beside_the_baseline(run.evaluate())
     assert "by log-loss" in said
     assert "a gain of" in said
+
+
+def test_a_few_rows_far_off_do_not_make_a_model_worse_than_the_mean() -> None:
+    """One row in twenty has ten times the noise of others: its density must not undo what was learned of the rest."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1600, 2))
+    noise = 0.3 * rng.normal(size=1600) * np.where(rng.random(1600) < 0.05, 10.0, 1.0)
+    frame = pd.DataFrame(x, columns=list("ab")).assign(y=x[:, 0] + x[:, 1] ** 2 + noise)
+    run = fit_table(frame[:600], "y", method="MAP(lr=1e-2)", epochs=60, progress=False)
+    found = run.evaluate(frame[600:])
+    assert found.scores["log_loss"] < found.baseline["log_loss"] - 0.3
+    assert not any(word.startswith(HARDLY) for word in run.notices)

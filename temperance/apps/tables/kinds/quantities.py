@@ -171,8 +171,8 @@ class RealKind(QuantityKind):
         return torch.from_numpy(known.astype(np.float32)[:, None])
 
     def calibration(self) -> CalibrationRule | None:
-        """A factor on the spread, on which a few rows far off have no say."""
-        return VarianceScale(trim=_TRIM)
+        """A factor on the spread, on which a few rows far off have no say; they say how heavy the tails are."""
+        return VarianceScale(trim=_TRIM, tails=True)
 
     def baseline_losses(self, baseline: Numbers, y: Numbers) -> Numbers:
         """Of a Gaussian."""
