@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,18 @@ def measured(name: str, split: int, method: str) -> dict[str, float]:
     """The same in a fresh process, of ours or of the peer."""
     if method != "bde":
         command = [sys.executable, "-m", "benchmarks.tables", "--one", name, str(split), method]
-        return dict(json.loads(_last_line(command)))
+        return dict(json.loads(last_line(command)))
     train, test = rows_of(name, split)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
         arrays = {"x": train.x, "y": train.y.reshape(-1, 1), "test_x": test.x, "test_y": test.y}
         np.savez(path, seed=split, **{key: value.float().numpy() for key, value in arrays.items()})
         command = [str(python_of("bde-peers")), "-m", "benchmarks.peer_scripts.bde_table", str(path)]
-        return dict(json.loads(_last_line(command)))
+        return dict(json.loads(last_line(command)))
 
 
-def _last_line(command: list[str]) -> str:
+def last_line(command: list[str]) -> str:
+    """What a process of one thread printed last."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads that wait for each other are no work of either
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=variables)
     if done.returncode:
@@ -90,10 +92,14 @@ def _last_line(command: list[str]) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def table(found: list[dict[str, Any]], methods: list[str]) -> str:
+COLUMNS = {"log_loss": "log-loss", "rmse": "RMSE", "seconds": "CPU s"}
+
+
+def table(found: list[dict[str, Any]], methods: list[str], columns: dict[str, str] = COLUMNS) -> str:
     """Means over splits, as Markdown."""
+    headings = [f"{method}: {', '.join(columns.values())}" for method in methods]
     lines = [
-        f"| set | splits | {' | '.join(f'{m}: log-loss, RMSE, CPU s' for m in methods)} |",
+        f"| set | splits | {' | '.join(headings)} |",
         f"|{'---|' * (2 + len(methods))}",
     ]
     for name in dict.fromkeys(each["set"] for each in found):
@@ -101,10 +107,26 @@ def table(found: list[dict[str, Any]], methods: list[str]) -> str:
         cells = []
         for method in methods:
             own = [each for each in here if each["method"] == method]
-            means = [float(np.mean([each[k] for each in own])) for k in ("log_loss", "rmse", "seconds")] if own else []
-            cells.append(f"{means[0]:.3f}, {means[1]:.3f}, {means[2]:.0f}" if own else "–")
+            means = [f"{np.mean([each[k] for each in own]):.{0 if k == 'seconds' else 3}f}" for k in columns if own]
+            cells.append(", ".join(means) or "–")
         lines.append(f"| {name} | {len({each['split'] for each in here})} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def collected(
+    results: Path, asked: list[tuple[str, int, str]], run: Callable[[str, int, str], dict[str, float]]
+) -> Any:
+    """The measurements of (set, split, method) that ``results`` holds, after those that it did not are made."""
+    results.parent.mkdir(exist_ok=True)
+    found = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    for name, split, method in asked:
+        if any((e["set"], e["split"], e["method"]) == (name, split, method) for e in found):
+            continue
+        found.append({"set": name, "split": split, "method": method, **run(name, split, method)})
+        with results.open("a") as file:
+            file.write(json.dumps(found[-1]) + "\n")
+        print(found[-1], flush=True)
+    return found
 
 
 def main() -> int:
@@ -119,19 +141,9 @@ def main() -> int:
         name, split, method = options.one
         print(json.dumps(ours(name, int(split), method)))
         return 0
-    RESULTS.parent.mkdir(exist_ok=True)
-    found = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    methods = options.methods.split(",")
-    for split in range(options.splits):
-        for name in options.sets.split(","):
-            for method in methods:
-                if any((e["set"], e["split"], e["method"]) == (name, split, method) for e in found):
-                    continue
-                found.append({"set": name, "split": split, "method": method, **measured(name, split, method)})
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps(found[-1]) + "\n")
-                print(found[-1], flush=True)
-    print(table(found, methods))
+    methods, sets = options.methods.split(","), options.sets.split(",")
+    asked = [(name, split, method) for split in range(options.splits) for name in sets for method in methods]
+    print(table(collected(RESULTS, asked, measured), methods))
     return 0
 
 

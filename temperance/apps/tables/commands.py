@@ -52,7 +52,9 @@ def _text(argument: str) -> str:
 def _add_fit(subparsers: Any) -> None:
     fit = subparsers.add_parser("fit", help="learn to predict a column of a CSV, with calibrated uncertainty")
     _table(fit)
-    fit.add_argument("--method", default=None, help="a name (map, ensemble, laplace, …) or an expression")
+    fit.add_argument(
+        "--method", default=None, help="a name (map, ensemble, laplace, …) or an expression (default: by the table)"
+    )
     fit.add_argument("--out", default="run", help="folder for the run (default: run)")
     _promises(fit, 0.9, 0.05)
     fit.add_argument("--folds", type=int, default=None, help="of a small table, to promise with (default: by its size)")
@@ -68,7 +70,9 @@ def _add_fit(subparsers: Any) -> None:
 def _add_compare(subparsers: Any) -> None:
     compare = subparsers.add_parser("compare", help="several methods on one CSV, side by side")
     _table(compare)
-    compare.add_argument("--methods", default=None, help="names with commas between (default: six common ones)")
+    compare.add_argument(
+        "--methods", default=None, help="names with commas between (default: common ones, and what suits the table)"
+    )
     compare.add_argument("--seeds", type=int, default=1, help="average over so many fits (default: 1)")
     compare.add_argument(
         "--folds", type=int, default=None, help="as in `temperance fit` (default: by the table's size)"
@@ -148,13 +152,12 @@ def _say(words: str) -> None:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from temperance.apps.recipes import DEFAULT_METHOD
     from temperance.apps.tables.fitting import fit_table
     from temperance.apps.tables.show import show_evaluation
 
     try:
         run = fit_table(
-            options.data, options.target, method=options.method or DEFAULT_METHOD, out=options.out, seed=options.seed,
+            options.data, options.target, method=options.method, out=options.out, seed=options.seed,
             epochs=options.epochs, level=options.level, error_rate=options.error_rate, tolerance=options.tolerance,
             per_class=bool(options.per_class), folds=options.folds, log=options.log,
             overwrite=options.overwrite, resume=options.resume, say=_say, **_table_arguments(options),
@@ -221,10 +224,10 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from temperance.apps.tables.compare import DEFAULT_METHODS, compare_table
+    from temperance.apps.tables.compare import compare_table
     from temperance.apps.tables.show import show_comparison
 
-    methods = split_methods(options.methods) if options.methods else list(DEFAULT_METHODS)
+    methods = split_methods(options.methods) if options.methods else None
     found = compare_table(
         options.data, options.target, methods, seeds=options.seeds, seed=options.seed, epochs=options.epochs,
         level=options.level, out=options.out, overwrite=options.overwrite, say=_say, folds=options.folds,

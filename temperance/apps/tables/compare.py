@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from temperance.apps.recipes import method_named, training
 from temperance.apps.tables.claim import COMPARISON, Claim
-from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared
+from temperance.apps.tables.fitting import baseline_of, check_epochs, fit_prepared, usual_method
 from temperance.apps.tables.kinds import KINDS, kind_of
 from temperance.apps.tables.predictions import escaped
 from temperance.apps.tables.prepare import Prepared, Say, prepare_table
@@ -30,6 +30,7 @@ from temperance.judge.diagnose.dead import ENDED
 
 REFERENCE = "map"
 DEFAULT_METHODS = ("map", "ensemble", "laplace", "swag", "vi", "sghmc")
+"""And :func:`~temperance.apps.tables.fitting.usual_method`, where that is another."""
 HIGHER = frozenset({"accuracy"})
 """Scores of which more is better."""
 _REMARKS = ("noise of one size", "not calibrated", ENDED, *HARDLY)
@@ -106,7 +107,7 @@ class Comparison:
 def compare_table(
     data: Any,
     target: str,
-    methods: Sequence[str | Inference[Any]] = DEFAULT_METHODS,
+    methods: Sequence[str | Inference[Any]] | None = None,
     *,
     seeds: int = 1,
     seed: int = 0,
@@ -125,16 +126,17 @@ def compare_table(
     the differences and the cost are relative to it. With several ``seeds`` the fits differ, the split does not, and the
     scores of a row are averaged over them: the standard errors are over test rows. ``reading`` are further arguments of
     :func:`fit_table` about the table. What is measured is what :func:`fit_table` does: of a small table the model of
-    all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead);
-    methods that read all rows at each step hold rows back there too. A method that falls back to simpler noise, or
-    cannot be calibrated, or ends no better than the baseline or with dead units, has that in its line's ``remarks``.
+    all rows but the test's, with the intervals and the calibration of folds (``folds=0`` holds rows back instead).
+    Unless told, ``methods`` are :data:`DEFAULT_METHODS` and that of a fit where nobody asks for one. A method that
+    falls back to simpler noise, or cannot be calibrated, or ends no better than the baseline or with dead units, has
+    that in its line's ``remarks``.
     """
     if not isinstance(seeds, int) or seeds < 1:
         raise ArgumentError(f"`seeds` must be a positive whole number; got {seeds!r}.")
     check_promises(level, error_rate, None)
     check_epochs(epochs)
     named: dict[str, Inference[Any]] = {}
-    for method in methods:
+    for method in DEFAULT_METHODS if methods is None else methods:
         named[method if isinstance(method, str) else repr(method)] = method_named(method)
     if not named:
         raise ArgumentError("`methods` must name at least one method.")
@@ -143,19 +145,17 @@ def compare_table(
     if out is not None:
         check_comparison(out, overwrite)
     prepared = prepare_table(data, target, seed=seed, say=say, **reading)
-    back = prepared
-    if prepared.folds is not None and any(m.facts().reads == "full" for m in named.values()):
-        back = prepare_table(data, target, seed=seed, **{**reading, "folds": 0})
     if not len(prepared.test):
         raise ArgumentError("`test` must be above 0: methods are compared on test rows.")
+    if methods is None:
+        named |= {usual: method_named(usual) for usual in [usual_method(prepared, epochs)]}
     order = sorted(named, key=lambda name: name != REFERENCE)
     made: dict[str, MethodScores] = {}
     rows: dict[str, dict[str, NDArray[np.float64]]] = {}
     for name in order:
         if say is not None:
             say(f"{name}: {type(named[name]).__name__}")
-        own = back if named[name].facts().reads == "full" else prepared
-        made[name], found = _one(name, named[name], own, seed, seeds, epochs, level, error_rate, progress, say)
+        made[name], found = _one(name, named[name], prepared, seed, seeds, epochs, level, error_rate, progress, say)
         if found is not None:
             rows[name] = found
         if not made[name].ok and say is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from temperance.apps.recipes import DEFAULT_METHOD, method_named, training
+from temperance.apps.recipes import DEFAULT_METHOD, RECIPES, method_named, table_method, training
 from temperance.apps.tables.encode import Encoded
 from temperance.apps.tables.folder import check_out, claim_for_fit, save_table_run
 from temperance.apps.tables.folds import CALIBRATE, FoldModel, check_folds
@@ -30,6 +30,7 @@ from temperance.apps.tables.schema import Schema
 from temperance.apps.tables.worth import some_rows, worth_held_back, worth_in_folds, worth_words
 from temperance.core import files
 from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.engine import native
 from temperance.inference.base import Inference
 from temperance.judge.diagnose import dead_units
 from temperance.predict import Predictive
@@ -47,7 +48,7 @@ def fit_table(
     target: str,
     *,
     task: str | None = None,
-    method: str | Inference[Any] = DEFAULT_METHOD,
+    method: str | Inference[Any] | None = None,
     out: str | Path | None = None,
     seed: int = 0,
     epochs: int | None = None,
@@ -79,7 +80,8 @@ def fit_table(
         data: the path of a CSV (plain or gzipped) or parquet file, or a pandas ``DataFrame``.
         target: the column to predict.
         task: ``"classification"``, ``"regression"`` or ``"counts"``; recognised unless given.
-        method: a name from :data:`temperance.apps.recipes.RECIPES`, an expression, or a method.
+        method: a name from :data:`temperance.apps.recipes.RECIPES`, an expression, or a method. Unless given, that of
+            :func:`temperance.apps.recipes.table_method`; where ``epochs`` are given, an ensemble.
         out: a folder for the run. It is saved as it goes, so that ``resume`` goes on bit for bit.
         seed: decides everything random.
         epochs: how long to train. Unless given, by the number of rows, and fewer where the rows that calibrate show
@@ -117,12 +119,10 @@ def fit_table(
     >>> run.predict(frame.head(2))["prediction"].isin(["yes", "no"]).all()
     np.True_
     """
-    chosen = method_named(method)
+    given = None if method is None else method_named(method)
     check_promises(level, error_rate, tolerance)
     check_epochs(epochs)
     check_folds(folds)
-    if folds is None and chosen.facts().reads == "full":
-        folds = 0  # such a fit takes minutes: not once more for each fold
     with contextlib.nullcontext() if out is None else files.holding(Path(out), "out"):
         folder = None if out is None else check_out(out, overwrite=overwrite, resume=resume)
         prepared = prepare_table(
@@ -130,6 +130,7 @@ def fit_table(
             seed=seed, max_rows=max_rows, encoding=encoding, separator=separator, decimal=decimal, missing=missing,
             weights=weights, say=say,
         )  # fmt: skip
+        chosen = method_named(_tell_usual(usual_method(prepared, epochs), say)) if given is None else given
         checkpoint = None if folder is None else claim_for_fit(folder)
         run = fit_prepared(
             prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
@@ -138,6 +139,25 @@ def fit_table(
         if folder is not None:
             save_table_run(run, folder, overwrite=True)
     return run
+
+
+def usual_method(prepared: Prepared, epochs: int | None) -> str:
+    """The method where nobody asks for one. Chains know of no ``epochs``, and are slow where the kernels in C do not
+    serve: rows with weights, machines without a compiler."""
+    if epochs is not None or prepared.train.weights is not None or native.in_use() != "compiled":
+        return DEFAULT_METHOD
+    fits = 1 if prepared.folds is None else 2 + int(prepared.folds.max())
+    return table_method(prepared.learnable, prepared.schema.outcome, prepared.schema.inputs, fits)
+
+
+def _tell_usual(name: str, say: Say | None) -> str:
+    """The same, told where others are much faster."""
+    if name != DEFAULT_METHOD and say is not None:
+        say(
+            f"method: {name}, {RECIPES[name].words.removesuffix(': slow')}. Numbers of so few rows are predicted best "
+            f"so; {DEFAULT_METHOD} (--method {DEFAULT_METHOD}) is faster."
+        )
+    return name
 
 
 def check_epochs(epochs: int | None) -> None:

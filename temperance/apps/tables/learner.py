@@ -65,7 +65,7 @@ class Learner:
     @property
     def hidden(self) -> tuple[int, ...]:
         """The widths of all networks of this table, those of folds too."""
-        return table_hidden(len(self.prepared.train))
+        return table_hidden(len(self.prepared.train), self.method)
 
     def learn(self) -> tuple[Schema, Fitted, list[tuple[Schema, Fitted]]]:
         """The model, and those of the folds, with their units. The noise of a real target may depend on the inputs, for

@@ -77,6 +77,11 @@ class Prepared:
         return len(self.train) + len(self.calibration) + len(self.guard) + len(self.test)
 
     @property
+    def learnable(self) -> int:
+        """How many rows it has beside the test's."""
+        return self.rows - len(self.test)
+
+    @property
     def targets(self) -> NDArray[np.float64]:
         """Those of all rows but the test's: of what kind they are, not what they are."""
         return np.concatenate([part.y for part in (self.train, self.calibration, self.guard)])

@@ -1,0 +1,89 @@
+"""``python -m benchmarks.table_default``: is the method that a small table of numbers gets by itself better than the
+ensemble, as ``temperance fit`` comes?
+
+Each set is a table of 1,500 rows at most, split by ``temperance fit`` as it likes: folds of small ones, rows held back
+to calibrate of others; scores are those of test rows that the fit has never seen, after calibration, in standardised
+units. Each fit is a process of one thread. Results are appended to ``benchmarks/results/table_default.jsonl`` one by
+one, and what is there is not run again. The default was chosen on the sets of :data:`DEVELOPMENT`.
+
+Needs the sets (``TEMPERANCE_DATA``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from typing import Any
+
+import pandas as pd
+import torch
+
+import temperance as tp
+from benchmarks.peers import REPOSITORY
+from benchmarks.tables import collected, last_line, rows_of, table
+from temperance.apps import recipes
+
+DEVELOPMENT = ("concrete", "naval", "wine-red", "freesolv")
+REPORT = ("diabetes", "energy", "power-plant", "protein")
+METHODS = (recipes.SAMPLED, recipes.DEFAULT_METHOD, "multiswag")
+RESULTS = REPOSITORY / "benchmarks" / "results" / "table_default.jsonl"
+COLUMNS = {"log_loss": "log-loss", "crps": "CRPS", "coverage": "coverage of 90 %", "seconds": "CPU s"}
+
+
+def as_frame(rows: tp.data.Data) -> pd.DataFrame:
+    """The columns x0, x1, … and y."""
+    assert isinstance(rows.x, torch.Tensor)
+    frame = pd.DataFrame(rows.x.numpy(), columns=[f"x{k}" for k in range(rows.x.shape[1])])
+    return frame.assign(y=rows.y.numpy().reshape(-1))
+
+
+def one(name: str, split: int, method: str) -> dict[str, Any]:
+    """One fit, in this process."""
+    train, test = rows_of(name, split)
+    known, new = as_frame(train), as_frame(test)
+    spread = float(known["y"].std())
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = tp.tables.fit_table(known, "y", method=method, task="regression", test=0.0, seed=split, progress=False)
+        seconds = time.process_time() - began
+        found = run.evaluate(new)
+    scores = found.scores
+    return {
+        "log_loss": scores["log_loss"] - float(torch.tensor(spread).log()),
+        "crps": scores["crps"] / spread,
+        "rmse": scores["rmse"] / spread,
+        "coverage": found.coverage,
+        "seconds": seconds,
+    }
+
+
+def measured(name: str, split: int, method: str) -> dict[str, Any]:
+    """The same in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.table_default", "--one", name, str(split), method]
+    return dict(json.loads(last_line(command)))
+
+
+def main() -> int:
+    """Run what is not there yet, then print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.table_default", description=__doc__)
+    parser.add_argument("--sets", default=",".join(DEVELOPMENT + REPORT))
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--one", nargs=3, metavar=("SET", "SPLIT", "METHOD"), help="one fit, in this process")
+    options = parser.parse_args()
+    if options.one:
+        name, split, method = options.one
+        print(json.dumps(one(name, int(split), method)))
+        return 0
+    methods, sets = options.methods.split(","), options.sets.split(",")
+    asked = [(name, split, method) for split in range(options.splits) for name in sets for method in methods]
+    print(table(collected(RESULTS, asked, measured), methods, COLUMNS))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
