@@ -107,7 +107,8 @@ def table(found: list[dict[str, Any]], methods: list[str], columns: dict[str, st
         cells = []
         for method in methods:
             own = [each for each in here if each["method"] == method]
-            means = [f"{np.mean([each[k] for each in own]):.{0 if k == 'seconds' else 3}f}" for k in columns if own]
+            known = [k for k in columns if all(k in each for each in own)] if own else []
+            means = [f"{np.mean([each[k] for each in own]):.{0 if k == 'seconds' else 3}f}" for k in known]
             cells.append(", ".join(means) or "–")
         lines.append(f"| {name} | {len({each['split'] for each in here})} | {' | '.join(cells)} |")
     return "\n".join(lines)

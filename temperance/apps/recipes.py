@@ -249,7 +249,7 @@ def table_method(rows: int, outcome: Outcome, inputs: int, fits: int = 1) -> str
     Of numbers it draws from the posterior of a small network (:data:`SAMPLED`), where rows × weights × fits are
     1,500,000 at most, which take a minute: of ten columns, tables of up to some 3,600 rows. ``python -m
     benchmarks.table_default`` sets it beside the ensemble, as ``temperance fit`` comes. Of classes (iris,
-    breast-cancer, mushroom) it is no better.
+    breast-cancer) it is no better.
 
     >>> table_method(1000, Reals(), 8), table_method(10_000, Reals(), 8), table_method(1000, Classes(), 8)
     ('mile', 'ensemble', 'ensemble')

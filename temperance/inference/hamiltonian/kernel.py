@@ -363,13 +363,13 @@ def settle_(state: HamiltonianState, accept: Tensor, theta: Tensor, gradient: Te
     state.chain.moved = True
 
 
-def divergence_remarks(state: HamiltonianState) -> list[str]:
-    """What to say of transitions that diverged."""
+def divergence_remarks(state: HamiltonianState, harmless: float = 0.0) -> list[str]:
+    """What to say of transitions that diverged, where they are more than a ``harmless`` share of all."""
     count = int(state.divergences.sum())
-    if not count:
+    total = state.transitions * len(state.divergences)
+    if count <= harmless * total:
         return []
     where = [f"{k + 1} ({n})" for k, n in enumerate(state.divergences.tolist()) if n]
-    total = state.transitions * len(state.divergences)
     named = "chain" if len(where) == 1 else "chains"
     head = (
         f"{count} of {total} transitions diverged, in {named} {', '.join(where[:8])}{' …' if len(where) > 8 else ''}: "

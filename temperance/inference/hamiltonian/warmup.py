@@ -20,7 +20,6 @@ from temperance.inference.hamiltonian.kernel import (
     HamiltonianSampler,
     HamiltonianState,
     SteppingKernel,
-    divergence_remarks,
 )
 from temperance.inference.langevin.sampler import SamplerWrapper
 
@@ -196,8 +195,8 @@ class Warmup(SamplerWrapper, HamiltonianSampler):
         return self.base.hamiltonian(state.base)
 
     def remarks(self, state: WarmupState) -> list[str]:
-        """A chain that diverges says so."""
-        return divergence_remarks(self.hamiltonian(state))
+        """As the base."""
+        return self.base.remarks(state.base)
 
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> WarmupState:
         """See :class:`Inference`."""
