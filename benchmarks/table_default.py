@@ -12,10 +12,7 @@ Needs the sets (``TEMPERANCE_DATA``).
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
 import time
 import warnings
 from typing import Any
@@ -24,15 +21,14 @@ import pandas as pd
 import torch
 
 import temperance as tp
-from benchmarks.peers import REPOSITORY
-from benchmarks.tables import collected, last_line, rows_of, table
+from benchmarks.tables import command_line, in_fresh_process, rows_of
 from temperance.apps import recipes
 
 DEVELOPMENT = ("concrete", "naval", "wine-red", "freesolv")
 REPORT = ("diabetes", "energy", "power-plant", "protein")
 CLASSES = ("iris", "breast-cancer")
 METHODS = (recipes.SAMPLED, recipes.DEFAULT_METHOD, "multiswag")
-RESULTS = REPOSITORY / "benchmarks" / "results" / "table_default.jsonl"
+MODULE = "benchmarks.table_default"
 COLUMNS = {"log_loss": "log-loss", "crps": "CRPS", "coverage": "coverage of 90 %", "seconds": "CPU s"}
 
 
@@ -62,26 +58,13 @@ def one(name: str, split: int, method: str) -> dict[str, Any]:
 
 def measured(name: str, split: int, method: str) -> dict[str, Any]:
     """The same in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.table_default", "--one", name, str(split), method]
-    return dict(json.loads(last_line(command)))
+    return in_fresh_process(MODULE, name, split, method)
 
 
 def main() -> int:
-    """Run what is not there yet, then print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table_default", description=__doc__)
-    parser.add_argument("--sets", default=",".join(DEVELOPMENT + REPORT + CLASSES))
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--one", nargs=3, metavar=("SET", "SPLIT", "METHOD"), help="one fit, in this process")
-    options = parser.parse_args()
-    if options.one:
-        name, split, method = options.one
-        print(json.dumps(one(name, int(split), method)))
-        return 0
-    methods, sets = options.methods.split(","), options.sets.split(",")
-    asked = [(name, split, method) for split in range(options.splits) for name in sets for method in methods]
-    print(table(collected(RESULTS, asked, measured), methods, COLUMNS))
-    return 0
+    """All sets by default."""
+    sets = DEVELOPMENT + REPORT + CLASSES
+    return command_line(MODULE, __doc__, sets=sets, methods=METHODS, one=one, measured=measured, columns=COLUMNS)
 
 
 if __name__ == "__main__":

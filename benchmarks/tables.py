@@ -13,6 +13,7 @@ Needs the six UCI sets (``TEMPERANCE_DATA``) and the environment ``bde-peers`` (
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ OURS = {
     ),
 }
 ROWS = 1500
-RESULTS = REPOSITORY / "benchmarks" / "results" / "tables.jsonl"
+MODULE = "benchmarks.tables"
+Measure = Callable[[str, int, str], dict[str, Any]]
 
 
 def rows_of(name: str, split: int) -> tuple[tp.data.Data, tp.data.Data]:
@@ -72,8 +74,7 @@ def ours(name: str, split: int, method: str) -> dict[str, float]:
 def measured(name: str, split: int, method: str) -> dict[str, float]:
     """The same in a fresh process, of ours or of the peer."""
     if method != "bde":
-        command = [sys.executable, "-m", "benchmarks.tables", "--one", name, str(split), method]
-        return dict(json.loads(last_line(command)))
+        return in_fresh_process(MODULE, name, split, method)
     train, test = rows_of(name, split)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
@@ -114,9 +115,7 @@ def table(found: list[dict[str, Any]], methods: list[str], columns: dict[str, st
     return "\n".join(lines)
 
 
-def collected(
-    results: Path, asked: list[tuple[str, int, str]], run: Callable[[str, int, str], dict[str, float]]
-) -> Any:
+def collected(results: Path, asked: list[tuple[str, int, str]], run: Measure) -> Any:
     """The measurements of (set, split, method) that ``results`` holds, after those that it did not are made."""
     results.parent.mkdir(exist_ok=True)
     found = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
@@ -130,22 +129,42 @@ def collected(
     return found
 
 
-def main() -> int:
-    """Run what is not there yet, then print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
-    parser.add_argument("--sets", default=",".join(SETS))
+def in_fresh_process(module: str, name: str, split: int, method: str) -> dict[str, Any]:
+    """What ``python -m MODULE --one`` prints of one fit."""
+    return dict(json.loads(last_line([sys.executable, "-m", module, "--one", name, str(split), method])))
+
+
+def command_line(
+    module: str,
+    words: str | None,
+    *,
+    sets: Sequence[str],
+    methods: Sequence[str],
+    one: Measure,
+    measured: Measure,
+    columns: dict[str, str] = COLUMNS,
+) -> int:
+    """``python -m MODULE``: run what its results do not hold yet, then print the table."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=words)
+    parser.add_argument("--sets", default=",".join(sets))
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--methods", default="mile,bde,refit")
-    parser.add_argument("--one", nargs=3, metavar=("SET", "SPLIT", "METHOD"), help="one fit of ours, in this process")
+    parser.add_argument("--methods", default=",".join(methods))
+    parser.add_argument("--one", nargs=3, metavar=("SET", "SPLIT", "METHOD"), help="one fit, in this process")
     options = parser.parse_args()
     if options.one:
         name, split, method = options.one
-        print(json.dumps(ours(name, int(split), method)))
+        print(json.dumps(one(name, int(split), method)))
         return 0
-    methods, sets = options.methods.split(","), options.sets.split(",")
-    asked = [(name, split, method) for split in range(options.splits) for name in sets for method in methods]
-    print(table(collected(RESULTS, asked, measured), methods))
+    asked = list(itertools.product(range(options.splits), options.sets.split(","), options.methods.split(",")))
+    results = REPOSITORY / "benchmarks" / "results" / f"{module.rpartition('.')[2]}.jsonl"
+    found = collected(results, [(name, split, method) for split, name, method in asked], measured)
+    print(table(found, options.methods.split(","), columns))
     return 0
+
+
+def main() -> int:
+    """Six sets by default."""
+    return command_line(MODULE, __doc__, sets=SETS, methods=("mile", "bde", "refit"), one=ours, measured=measured)
 
 
 if __name__ == "__main__":
