@@ -6,8 +6,10 @@ Each fit is a process of its own, one after the other; seconds are those of the 
 beside them is the library's recommended default on a 50-50 network with one noise level, for what a tenth of the time
 buys.
 
-Needs the six UCI sets (``TEMPERANCE_DATA``) and the environment ``bde-peers`` (``make peers``). Results are appended to
-``benchmarks/results/tables.jsonl`` one by one, and what is there is not run again.
+Needs the six UCI sets (``TEMPERANCE_DATA``) and the environment ``bde-peers`` (``make peers``). ``--sets`` takes files
+as well, ``--sets yacht.txt,mine.csv``: rows of numbers, with spaces or commas between, the last of which is predicted;
+their splits are made by the rule of the UCI sets. Results are appended to ``benchmarks/results/tables.jsonl`` one by
+one, and what is there is not run again.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import torch
 import temperance as tp
 from benchmarks.peers import REPOSITORY, python_of
 from temperance.apps import recipes
+from temperance.data.tables import standard_split, standardise
 
 SETS = ("concrete", "energy", "naval", "power-plant", "protein", "wine-red")
 OURS = {
@@ -46,9 +49,18 @@ Measure = Callable[[str, int, str], dict[str, Any]]
 
 def rows_of(name: str, split: int) -> tuple[tp.data.Data, tp.data.Data]:
     """At most 1,500 training rows and 2,000 test rows, standardised."""
-    train, test = tp.data.load(name, split=split)
+    train, test = from_file(Path(name), split) if Path(name).suffix else tp.data.load(name, split=split)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(split))
     return train.subset(order[:ROWS].sort().values), test.subset(slice(0, 2000))
+
+
+def from_file(path: Path, split: int) -> tuple[tp.data.Data, tp.data.Data]:
+    """A split of a file of numbers by the rule of the UCI sets, standardised on its training rows."""
+    values = np.array([line.replace(",", " ").split() for line in path.read_text().splitlines() if line.strip()])
+    values = values.astype(np.float64)
+    rows = standard_split(len(values), split)
+    (train, test), _, _ = standardise(*(values[each] for each in rows))
+    return tp.data.Data(train[:, :-1], train[:, -1:]), tp.data.Data(test[:, :-1], test[:, -1:])
 
 
 def ours(name: str, split: int, method: str) -> dict[str, float]:

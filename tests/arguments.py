@@ -302,7 +302,7 @@ LEGAL: dict[str, str] = {
     ),
     "True": (
         "adjusted all_rows allow_batch_norm bias dense freeze_batch_norm gaussian has_bias noise per_class per_output "
-        "randomised schedule_steps sticking_the_landing tempered by_position undecided weigh "
+        "randomised schedule_steps sticking_the_landing tails tempered by_position undecided weigh "
         "of_all"
     ),
     "tuple": "factors probs widths",
@@ -351,7 +351,8 @@ LEGAL_OF_ONE: dict[str, str] = {
         "decide.NeuralLinear.draws decide.ThompsonSampling.batch_size decide.ThompsonSampling.draws "
         "decide.conformal.AdaptiveConformal.window posteriors.LaplacePosterior.prior "
         "posteriors.LaplacePosterior.likelihood PerPosition.shape NoisyLabels.rate "
-        "linalg.KroneckerBlock.basis_in linalg.KroneckerBlock.basis_out linalg.KroneckerBlock.corrected"
+        "linalg.KroneckerBlock.basis_in linalg.KroneckerBlock.basis_out linalg.KroneckerBlock.corrected "
+        "calibrate.SpreadCalibrator.noise"
     ),
     "True": "nn.FilterResponseNorm.threshold",
     "0 1.5": (
@@ -370,6 +371,8 @@ LEGAL_OF_ONE: dict[str, str] = {
     "None {}": "posteriors.LaplacePosterior.buffers",
     "None 1.5": "ContaminatedNormal.scale Normal.scale SGHMC.lr SWAG.lr StudentT.scale",
     "[] tuple": "nn.CNN.channels nn.MLP.hidden",
+    "[]": "TunedDecay.dropout",
+    "None tuple": "posteriors.DropoutPosterior.rates",
     "None lambda": "Target.subset",
     "-1 0 1.5 nan inf": "linalg.KroneckerBlock.rows",
     "None -1 0 1.5 nan inf": "posteriors.EvidenceTerms.noise",

@@ -188,7 +188,7 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 
 NO_SETTINGS = {
     "auto", "biases", "cosine", "diagnose.dead_units", "flat", "glide", "inference.rise_and_fall",
-    "recipes.table_hidden",
+    "recipes.table_hidden", "recipes.table_method",
     "data.data_home", "data.list_data_sets", "data.load_mushrooms", "data.verify",
     "posteriors.centre_of", "recipes.threads_for",
 }  # fmt: skip

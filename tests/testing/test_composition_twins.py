@@ -194,6 +194,14 @@ class OnlyWithin(tp.Ensemble):
         return (Mixture(found, (1.0,) + (0.0,) * (len(found) - 1)),)
 
 
+class OneTwice(tp.Ensemble):
+    """As many members as promised, all of them the first."""
+
+    def posteriors(self, engine, state, data):
+        found = super().posteriors(engine, state, data)[0].components
+        return (Mixture(found[:1] * len(found)),)
+
+
 class WritesIntoTheNetwork(Through):
     def posteriors(self, engine, state, data):
         found = super().posteriors(engine, state, data)[0]
@@ -231,7 +239,8 @@ TWINS = {
     "a member too few": (lambda m: OneTooFew(m, 3), POINT, "as many components as promised: 2 of 3"),
     "a member without a spread": (lambda m: OneIsSure(m, 2), CHAIN, "each member has the base's spread: member 0"),
     "a member of another kind": (lambda m: OneIsAPoint(m, 2), SWAG, "of the base's kind"),
-    "no spread between members": (lambda m: OnlyWithin(m, 2), CHAIN, "of the members and between them"),
+    "all weight on one member": (lambda m: OnlyWithin(m, 2), CHAIN, "members weigh the same"),
+    "no spread between members": (lambda m: OneTwice(m, 2), CHAIN, "members are distinct"),
     "writes into the user's network": (WritesIntoTheNetwork, POINT, "the given network is untouched"),
     "moves what is outside": (lambda m: MovesTheRest("0", m), POINT, "weights outside the subset stay"),
     "a part that starts elsewhere": (lambda m: StartsElsewhere("0", m), POINT, "On is the subset's target"),

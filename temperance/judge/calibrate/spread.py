@@ -23,7 +23,7 @@ from temperance.judge.calibrate.base import (
     search,
 )
 from temperance.judge.calibrate.tails import wanted_tails, with_tails
-from temperance.model.likelihoods import ContaminatedNormal
+from temperance.model.likelihoods import RealLikelihood
 from temperance.predict import Predictive, ValuePredictive
 from temperance.predict.affine import AffinePredictive
 
@@ -37,7 +37,7 @@ class SpreadCalibrator(Calibrator):
     rows: int = 0
     before: float = math.nan
     after: float = math.nan
-    noise: ContaminatedNormal | None = None
+    noise: RealLikelihood | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "scale")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from temperance.inference.noise import level_under, outliers
-from temperance.model.likelihoods import ContaminatedNormal, Likelihood, Normal, RealLikelihood
+from temperance.model.likelihoods import Likelihood, Normal, RealLikelihood
 from temperance.model.likelihoods.real import GaussianNoise
 from temperance.predict import ValuePredictive
 from temperance.predict.affine import Rescaled
@@ -89,7 +89,7 @@ class _Members:
         return torch.where(totals.isfinite(), totals, -torch.inf)
 
 
-def wanted_tails(predictive: ValuePredictive, y: Tensor, log_scale: float) -> tuple[float, ContaminatedNormal | None]:
+def wanted_tails(predictive: ValuePredictive, y: Tensor, log_scale: float) -> tuple[float, RealLikelihood | None]:
     """What rows say of the form of the noise, where the best factor on the spread is exp ``log_scale`` under a Gaussian
     one: (the logarithm of the best factor, the form), as :func:`~temperance.inference.noise.outliers` finds it."""
     if not isinstance(predictive.likelihood, GaussianNoise):
@@ -98,7 +98,7 @@ def wanted_tails(predictive: ValuePredictive, y: Tensor, log_scale: float) -> tu
     law = outliers(rows, log_scale)
     if law is None:
         return log_scale, None
-    assert isinstance(law, ContaminatedNormal)
+    assert isinstance(law, RealLikelihood)
     return level_under(rows, law, log_scale), law
 
 

@@ -144,6 +144,8 @@ def _check_components(report: Report, runs: Runs, method: Inference[Any], fitted
     promised = _promised(runs, method)
     if any(isinstance(m, Ensemble) for m in levels(method)):
         report.add("as many components as promised", len(parts) == promised, f"{len(parts)} of {promised}")
+    if isinstance(method, Ensemble) and len(parts) % method.size == 0:
+        report.add("members weigh the same", *_equal_weights(method.size, fitted))
     if len(parts) < 2:
         return
     report.add("members are distinct", *_distinct(runs, fitted))
@@ -151,6 +153,13 @@ def _check_components(report: Report, runs: Runs, method: Inference[Any], fitted
     if method.facts().default_steps != 0:
         found = runs.new(method, full=True)
         report.add("members are distinct with full batches", *_distinct(runs, found))
+
+
+def _equal_weights(members: int, fitted: Fitted) -> tuple[bool, str]:
+    """An ensemble believes no member more than another, whatever the parts of a member weigh among themselves."""
+    shares = torch.tensor([share for share, _ in fitted.posterior.parts()], dtype=torch.float64)
+    each = shares.reshape(members, -1).sum(1)
+    return bool((each - 1 / members).abs().max() < 1e-6), f"from {float(each.min()):.3g} to {float(each.max()):.3g}"
 
 
 def _distinct(runs: Runs, fitted: Fitted) -> tuple[bool, str]:
