@@ -199,6 +199,15 @@ class MAP(Inference[MAPState]):
         if state.scheduler is not None and (self.schedule_steps or batch.last):
             optimisers.advance(state.scheduler)
 
+    def remarks(self, state: MAPState) -> list[str]:
+        """That nobody said when to stop, where somebody was asked to."""
+        if self.patience is None or state.best_theta is not None or state.first_loss is None:
+            return []
+        return [
+            "`patience` did nothing: no epoch ended with held-out rows to look at. Fewer than 20 rows are not divided; "
+            "name some, fit(..., held_out=...), or say how long to train by `epochs`."
+        ]
+
     def _epochs_of_patience(self, batch: Batch) -> int:
         """How many epochs it waits for, in this run."""
         if not isinstance(self.patience, float):

@@ -104,3 +104,18 @@ def test_adamw_does_not_decay_behind_the_priors_back():
     assert state.optimizer.param_groups[0]["weight_decay"] == 0.0
     with pytest.warns(TemperanceWarning, match="on top of the prior"):
         tp.MAP(optimizer_args={"weight_decay": 0.1})
+
+
+STOPS = tp.MAP(lr=0.01, patience=2)
+
+
+@pytest.mark.parametrize("method", [STOPS, tp.Ensemble(tp.TunedDecay(STOPS), 2)], ids=["bare", "wrapped"])
+def test_patience_that_nobody_could_serve_is_told(method):
+    """Nineteen rows are not divided, and twenty are; rows that are named serve however few they are."""
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    target = tp.Target(nn.Linear(3, 1), tp.Normal(scale=0.5), tp.GaussianPrior(1.0))
+    with pytest.warns(TemperanceWarning, match="`patience` did nothing"):
+        few = tp.fit(target, method, (x[:19], x[:19, :1]), epochs=3)
+    assert any("`patience`" in words for words in few.info.remarks)
+    for rows, options in ((x, {}), (x[:15], {"held_out": (x[15:], x[15:, :1])})):
+        assert not tp.fit(target, method, (rows, rows[:, :1]), epochs=3, **options).info.remarks
