@@ -81,6 +81,8 @@ class Facts:
             more.
         own_likelihood: whether a posterior chooses a likelihood of its own, so that it cannot be one of several in a
             mixture.
+        own_dropout: whether it may train with other probabilities of dropout than the network's, so that masks put
+            around its point would be those of another network.
         settling: steps whose places are no draws because a sampler still tunes itself; ``None`` if it never does.
         longer: how many times as long as one network's training a run should be that holds a training as a part, so
             that this part is as long; whoever chooses a length for a user goes by it.
@@ -96,6 +98,7 @@ class Facts:
     sets_aside: int | None = None
     learns_held_out: bool = False
     own_likelihood: bool = False
+    own_dropout: bool = False
     settling: int | None = None
     longer: float = 1.0
 

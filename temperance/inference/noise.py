@@ -147,7 +147,7 @@ def wanted_noise(engine: Engine, posterior: Posterior, held_out: Data) -> Noise 
 
     *Its tails.* Where the likelihood has a form with outliers, a fifth of the rows are e^κ times as far off as others,
 
-        κ = E[κ | held-out rows],   p(κ) ∝ e^{−2κ} on [0, 2] before,   δ flat;
+        κ = E[κ | held-out rows],   p(κ) ∝ e^{−κ} on [0, 2] before,   δ flat where it is looked for;
 
     few rows leave some tail, and many Gaussian ones none. The law with outliers has the standard deviation σ, as the
     Gaussian one has, so that who leaves the tails out has a noise of the right size.

@@ -77,4 +77,6 @@ def _pack(options: argparse.Namespace) -> int:
     folder.describe()  # before a lock is put beside what is no run
     with files.holding(folder.path, "out"):
         print(f"{folder.pack()} cells are in {folder.packed}.")
+    if folder.damaged.exists():
+        print(f"{folder.damaged} has lines of it that could not be read; their cells will be run again.")
     return 0

@@ -97,24 +97,29 @@ class Folder:
     def read(self, cells: Sequence[Cell]) -> dict[str, Finished]:
         """Those of ``cells`` that are done (or have failed), by key. What is damaged counts as not done; a file in
         ``cells/`` is newer than a line."""
-        found, lines = {}, self._lines()
+        found: dict[str, Finished] = {}
+        newer = {cell.key: _whole(self.cells / f"{cell.key}.json") for cell in cells}  # first: packing removes these
+        lines = self._lines()[0]
         for cell in cells:
-            content = _whole(self.cells / f"{cell.key}.json") or lines.get(cell.key)
-            if content is not None:
+            content = newer[cell.key] or lines.get(cell.key)
+            if content is not None and content["params"] == json.loads(json.dumps(dict(cell.params))):
                 result = from_json(content["result"])
                 found[cell.key] = Finished(cell, result, float(content["seconds"]), content["error"])
         return found
 
     def pack(self) -> int:
-        """Put all finished cells into ``cells.jsonl``, and remove their files once it is there. How many it holds."""
+        """Put all finished cells into ``cells.jsonl``, and remove their files once it is there. How many it holds. Lines
+        of it that cannot be read are moved to ``cells-damaged.txt``."""
         self.describe()
         files = {path.stem: path for path in sorted(self.cells.glob("*.json"))}
         read = {key: _whole(path) for key, path in files.items()}
-        lines = self._lines() | {key: content for key, content in read.items() if content is not None}
-        text = "".join(
-            json.dumps({"cell": key, **lines[key]}, allow_nan=False, ensure_ascii=False) + "\n" for key in sorted(lines)
-        )
+        lines, damaged = self._lines()
+        lines |= {key: content for key, content in read.items() if content is not None}
+        text = "".join(json.dumps({**lines[key], "cell": key}, allow_nan=False) + "\n" for key in sorted(lines))
         try:
+            if damaged:
+                kept = self.damaged.read_text(encoding="utf-8") if self.damaged.exists() else ""
+                write_text(self.damaged, kept + "".join(f"{line}\n" for line in damaged))
             write_text(self.packed, text)
             for key, path in files.items():
                 if read[key] is not None:
@@ -123,31 +128,53 @@ class Folder:
             raise StoreError(f"`out` must be a folder that can be written; got {error}.") from error
         return len(lines)
 
-    def _lines(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        if self.packed.exists():
-            for line in self.packed.read_text(encoding="utf-8", errors="replace").splitlines():
-                content = _content(line)
-                if content is not None and "cell" in content:
-                    found[content.pop("cell")] = content
-        return found
+    @property
+    def damaged(self) -> Path:
+        """Where lines go that cannot be read."""
+        return self.path / "cells-damaged.txt"
+
+    def _lines(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """What the lines of ``cells.jsonl`` say, by cell; and those that cannot be read."""
+        found: dict[str, dict[str, Any]] = {}
+        damaged: list[str] = []
+        try:
+            text = self.packed.read_bytes().decode(errors="replace")
+        except FileNotFoundError:
+            return found, damaged
+        except OSError as error:
+            raise StoreError(f"{str(self.packed)!r} cannot be read: {error}.") from error
+        for line in filter(None, text.split("\n")):  # splitlines() would end lines within strings too
+            content = _content(line)
+            if content is not None and isinstance(content.get("cell"), str):
+                found[content.pop("cell")] = content
+            else:
+                damaged.append(line)
+        return found, damaged
 
 
 def _whole(path: Path) -> dict[str, Any] | None:
     """What a cell's file says; ``None`` where it is not there, or damaged."""
     try:
         return _content(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError):
         return None
 
 
 def _content(text: str) -> dict[str, Any] | None:
+    """A cell; ``None`` where it is none, or has what no cell has."""
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError:
+        content = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):  # no JSON, NaN, numbers without end
         return None
-    wanted = {"params", "seconds", "error", "result"}
-    return content if isinstance(content, dict) and wanted <= set(content) else None
+    if not isinstance(content, dict):
+        return None
+    wanted: dict[str, Any] = {"params": dict, "seconds": int | float, "error": str | None, "result": dict}
+    whole = all(name in content and isinstance(content[name], kind) for name, kind in wanted.items())
+    return content if whole else None
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
 
 
 def fingerprint(name: str, settings: Settings) -> str:

@@ -119,6 +119,11 @@ class Mixture(WeightPosterior):
                 low, high = max(start, begin), min(stop, end)
                 if low < high:
                     found.append(part.fetch(low - begin, high - begin))
+            if any(set(b) != set(found[0][1]) for _, b in found):
+                raise ArgumentError(
+                    "`components` must have the same buffers: these are of different kinds, or of runs by different "
+                    "versions; fit them again."
+                )
             buffers = {name: torch.cat([b[name] for _, b in found]) for name in found[0][1]}
             return torch.cat([theta for theta, _ in found]), buffers
 

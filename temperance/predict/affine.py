@@ -21,16 +21,22 @@ from temperance.core.checks import shown
 from temperance.core.errors import ArgumentError
 from temperance.model.likelihoods import RealLikelihood
 from temperance.model.likelihoods.base import LearnedValues
+from temperance.predict.forms import OfForm
 from temperance.predict.quantities import ValuePredictive
 from temperance.predict.source import MappedOutputs, OutputBlock, Outputs
 
 
 @dataclass(frozen=True, eq=False)
-class Rescaled(RealLikelihood):
+class Rescaled(OfForm):
     """The likelihood of an :class:`AffineSource`: outputs are D locations, then D log noise scales, in the new units;
-    the noise has the form of ``family``. It describes members of a predictive and is not for training."""
+    the noise has the form of ``family``."""
 
     family: RealLikelihood
+
+    @property
+    def form(self) -> RealLikelihood:
+        """``family``."""
+        return self.family
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`~temperance.model.likelihoods.Likelihood`."""
@@ -43,46 +49,6 @@ class Rescaled(RealLikelihood):
     def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """exp of the second half."""
         return outputs[..., outputs.shape[-1] // 2 :].exp()
-
-    def standard_log_density(self, z: Tensor) -> Tensor:
-        """That of the family."""
-        return self.family.standard_log_density(z)
-
-    def standard_cdf(self, z: Tensor) -> Tensor:
-        """That of the family."""
-        return self.family.standard_cdf(z)
-
-    def standard_quantile(self, level: Tensor) -> Tensor:
-        """That of the family."""
-        return self.family.standard_quantile(level)
-
-    def standard_variance(self) -> float:
-        """That of the family."""
-        return self.family.standard_variance()
-
-    def standard_entropy(self) -> float:
-        """That of the family."""
-        return self.family.standard_entropy()
-
-    def exponential_moments(self) -> bool:
-        """As the family."""
-        return self.family.exponential_moments()
-
-    def standard_log_moment(self, t: Tensor) -> Tensor | None:
-        """That of the family."""
-        return self.family.standard_log_moment(t)
-
-    def standard_sample(self, like: Tensor, rng: torch.Generator) -> Tensor:
-        """That of the family."""
-        return self.family.standard_sample(like, rng)
-
-    def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
-        """Not for training."""
-        raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
-
-    def fisher(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
-        """Not for training."""
-        raise NotImplementedError("a predictive in other units is not trained: use the base's likelihood")
 
 
 class AffineSource(MappedOutputs):
@@ -218,6 +184,11 @@ class AffinePredictive(ValuePredictive):
         """The base's, in the new units."""
         low, high = self.base.interval(level)
         return self._in_units(low), self._in_units(high)
+
+    def reshaped(self, law: RealLikelihood) -> AffinePredictive | None:
+        """The base's, in the new units."""
+        base = self.base.reshaped(law)
+        return None if base is None else AffinePredictive(base, self.shift, self.scale)
 
     def as_functions(self) -> AffinePredictive:
         """The base's, in the new units."""

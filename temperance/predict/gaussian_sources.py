@@ -202,14 +202,16 @@ class MarginalSource(LinearisedSource):
 
 
 class GaussianSource(LinearisedSource):
-    """For Gaussian noise: the mean of each row with its epistemic variance, for some values of a learned noise."""
+    """For noise that is Gaussian, or a mixture of normals: the mean of each row with its epistemic variance, for some
+    values of a learned noise, and for each of the ``normals``, (share, width)."""
 
-    def __init__(self, inner: MarginalSource) -> None:
-        self.inner = inner
+    def __init__(self, inner: MarginalSource, normals: Sequence[tuple[float, float]] = ((1.0, 1.0),)) -> None:
+        self.inner, self.normals = inner, normals
         centre, spread = inner.laws[0].learned_moments()
         points, shares = _noise_points(len(centre), centre) if bool((spread > 0).any()) else (None, torch.ones(1))
-        super().__init__(inner.linear, len(shares), inner.seed)
-        self.weights = self._weights(shares.double())
+        parts = torch.tensor([share for share, _ in normals], dtype=torch.float64)
+        super().__init__(inner.linear, len(shares) * len(normals), inner.seed)
+        self.weights = self._weights(torch.outer(shares.double(), parts).flatten())
         self.points = centre.new_zeros(1, len(centre)) if points is None else points
 
     @property
@@ -218,12 +220,14 @@ class GaussianSource(LinearisedSource):
         return (Stratum(len(self), drawn=False),)
 
     def blocks(self) -> Iterator[OutputBlock]:
-        """Outputs are the means; ``learned`` also has the variance and, for several outputs, the covariance."""
+        """Outputs are the means; ``learned`` also has the variance, for several outputs the covariance, and the
+        ``width``, how many times as wide as its scale says the noise of a member is, where there are several."""
         for rows, means, covariances in self.inner.moments():
             outputs, variances, matrices, drawn = [], [], [], []
             for law, mean, covariance in zip(self.laws, means, covariances, strict=True):
                 centre, spread = law.learned_moments()
-                drawn.append(centre + self.points @ root_of(spread).mT if len(centre) else self.points)
+                levels = centre + self.points @ root_of(spread).mT if len(centre) else self.points
+                drawn.append(levels.repeat_interleave(len(self.normals), 0))
                 outputs.append(mean.expand(self.each, *mean.shape))
                 variance = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
                 variances.append(variance.expand(self.each, *variance.shape))
@@ -232,6 +236,9 @@ class GaussianSource(LinearisedSource):
             learned["epistemic"] = torch.cat(variances)
             if self.num_outputs > 1:
                 learned["covariance"] = torch.cat(matrices)
+            if len(self.normals) > 1:
+                widths = learned["epistemic"].new_tensor([width for _, width in self.normals])
+                learned["width"] = widths.repeat(len(self) // len(widths)).view(-1, 1, 1)
             yield rows, torch.cat(outputs), learned
 
 

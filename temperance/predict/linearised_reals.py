@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from temperance.linalg.points import standard_points
-from temperance.model.likelihoods import AdditiveGaussianNoise, GaussianNoise, Likelihood
+from temperance.model.likelihoods import GaussianNoise, Likelihood, RealLikelihood
 from temperance.model.likelihoods.base import LearnedValues
-from temperance.predict.gaussian_sources import GaussianSource, MarginalSource
+from temperance.predict.forms import Reshaped
+from temperance.predict.gaussian_sources import GaussianSource, LinearisedSource, MarginalSource
 from temperance.predict.linearised import LINEARISED, LinearisedMixin
 from temperance.predict.reals import RealPredictive
 from temperance.predict.source import OutputBlock
@@ -23,10 +24,10 @@ _EXACT = 2048  # rows times outputs up to which the covariance of all rows is fa
 
 @dataclass(frozen=True, eq=False)
 class SpreadNoise(GaussianNoise):
-    """Additive Gaussian noise around a location that is Gaussian itself: the variance of both. It describes members of
-    a predictive and is not for training."""
+    """Additive noise around a location that is Gaussian itself: the variance of both, under one of the normals that the
+    noise consists of. It describes members of a predictive and is not for training."""
 
-    noise: AdditiveGaussianNoise
+    noise: RealLikelihood
 
     def prepare(self, y: Tensor, num_outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """See :class:`~temperance.model.likelihoods.Likelihood`."""
@@ -38,7 +39,10 @@ class SpreadNoise(GaussianNoise):
 
     def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """√(σ² + v)."""
-        return (self.noise.noise_scale(outputs, learned).square() + learned["epistemic"]).sqrt()
+        scale = self.noise.noise_scale(outputs, learned)
+        if "width" in learned:
+            scale = scale * learned["width"]
+        return (scale.square() + learned["epistemic"]).sqrt()
 
     def hessian(self, outputs: Tensor, y: Tensor, learned: LearnedValues) -> Tensor:
         """Not for training."""
@@ -56,23 +60,42 @@ class LinearisedRealPredictive(LinearisedMixin, RealPredictive):
 
     @classmethod
     def of_points(cls, source: MarginalSource, likelihood: Likelihood, by: str) -> LinearisedMixin:
-        """In closed form where the noise adds to f."""
-        if isinstance(likelihood, AdditiveGaussianNoise):
+        """In closed form where Gaussian noise adds to f; or, to one output, a mixture of such noises."""
+        if isinstance(likelihood, RealLikelihood) and likelihood.keeps_gaussian(source.num_outputs):
             return LinearisedNormalPredictive(source, likelihood)
         return cls(source, likelihood)
 
+    def reshaped(self, law: RealLikelihood) -> LinearisedRealPredictive | None:
+        """By points of each row's Gaussian, or in closed form as before; and the same functions."""
+        likelihood = self._plain_likelihood()
+        if not isinstance(likelihood, GaussianNoise):
+            return None
+        members, noise = self._members(), Reshaped(likelihood, law)
+        made = self.of_points(members, noise, "") if isinstance(members, MarginalSource) else type(self)(members, noise)
+        assert isinstance(made, LinearisedRealPredictive)
+        made.functions = self.functions
+        return made
+
+    def _members(self) -> LinearisedSource:
+        """Apart from their noise."""
+        return self.source
+
 
 class LinearisedNormalPredictive(LinearisedRealPredictive):
-    """Regression with Gaussian noise: y ~ N(f, V + σ²), in closed form (averaged over a learned σ)."""
+    """Regression with Gaussian noise: y ~ N(f, V + σ²), in closed form (averaged over a learned σ); of one output also
+    with noise that is a mixture of normals, y ~ Σ_j ρ_j N(f, V + (k_j σ)²)."""
 
     source: GaussianSource
 
-    def __init__(self, source: MarginalSource, likelihood: AdditiveGaussianNoise) -> None:
-        super().__init__(GaussianSource(source), SpreadNoise(likelihood))
+    def __init__(self, source: MarginalSource, likelihood: RealLikelihood) -> None:
+        super().__init__(GaussianSource(source, likelihood.normals), SpreadNoise(likelihood))
         self.noise = likelihood
 
     def _plain_likelihood(self) -> Likelihood:
         return self.noise
+
+    def _members(self) -> LinearisedSource:
+        return self.source.inner
 
     def aleatoric_variance(self) -> Tensor:
         """E σ²."""
@@ -145,7 +168,10 @@ class LinearisedNormalPredictive(LinearisedRealPredictive):
         return root.view(rows, outputs, -1), self.aleatoric_variance().double()
 
     def joint_log_prob(self, y: Any) -> Tensor:
-        """log p of all rows together, log Σ over components and noise levels of N(y; f, K + σ² I), in closed form."""
+        """log p of all rows together, log Σ over components and noise levels of N(y; f, K + σ² I), in closed form; with
+        outliers, any of which may be one, by draws of functions."""
+        if len(self.noise.normals) > 1:
+            return super().joint_log_prob(y)
         engine = self._targets(y)
         _, outputs, learned = next(iter(self.source.blocks()))
         noises = self.noise.variance(outputs, learned)[:, 0].double()  # one row stands for all: members × C

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from temperance.core.checks import check_level
 from temperance.core.outcomes import Quantities
-from temperance.model.likelihoods import QuantityLikelihood
+from temperance.model.likelihoods import QuantityLikelihood, RealLikelihood
 from temperance.predict import scores
 from temperance.predict.predictive import SCORES, Predictive
 
@@ -55,6 +55,11 @@ class ValuePredictive(Predictive):
         """A predictive of the same in units where its noise is symmetric, and the map there from its own; itself and
         ``None``, unless its units were bent (see :mod:`temperance.predict.monotone`)."""
         return self, None
+
+    def reshaped(self, law: RealLikelihood) -> ValuePredictive | None:
+        """The same members, whose Gaussian noise has the form of ``law`` and the variance that it had; ``None`` where
+        their noise is not Gaussian. What θ leaves open stays what it was."""
+        return None
 
     @abstractmethod
     def quantile(self, level: float) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from temperance.core.checks import check_level
 from temperance.core.outcomes import Reals
-from temperance.model.likelihoods import RealLikelihood
+from temperance.model.likelihoods import GaussianNoise, RealLikelihood
+from temperance.predict.forms import Reshaped
 from temperance.predict.predictive import PREDICTIVES
 from temperance.predict.quantiles import mixture_quantile
 from temperance.predict.quantities import ValuePredictive
@@ -31,6 +32,12 @@ class RealPredictive(ValuePredictive):
     @property
     def _family(self) -> RealLikelihood:
         return cast(RealLikelihood, self.likelihood)
+
+    def reshaped(self, law: RealLikelihood) -> ValuePredictive | None:
+        """See :class:`ValuePredictive`."""
+        if not isinstance(self.likelihood, GaussianNoise):
+            return None
+        return RealPredictive(self.source, Reshaped(self.likelihood, law))
 
     def quantile(self, level: float) -> Tensor:
         """Where the mixture's distribution function reaches ``level``; see :mod:`temperance.predict.quantiles`."""

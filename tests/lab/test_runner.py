@@ -17,6 +17,7 @@ import temperance.lab.experiments
 from temperance.apps.cli import main
 from temperance.core.errors import ArgumentError, MismatchError, StoreError
 from temperance.lab import run_experiment, show_experiment
+from temperance.lab.experiment import Cell, Finished
 from temperance.lab.folder import Folder
 from tests.lab.fake import make
 
@@ -243,6 +244,80 @@ def test_packed_cells_are_not_done_again_and_a_file_is_newer(tmp_path, capsys):
     assert 77.0 in [cell["seconds"] for cell in results(out)["cells"]]
     assert main(["lab", "pack", str(tmp_path / "marks")]) == 1
     assert "holds no run" in capsys.readouterr().err
+
+
+CELLS = [Cell.of(arm=arm, seed=0) for arm in "ab"]
+
+
+def folder_of(path):
+    folder = Folder(path)
+    folder.cells.mkdir(parents=True)
+    (path / "run.json").write_text('{"experiment": "fake"}')
+    return folder
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x1c", "\x0b", "\r"])
+def test_words_with_any_character_are_packed_whole(tmp_path, mark):
+    """JSON allows characters within strings at which Python ends lines."""
+    folder = folder_of(tmp_path)
+    told = [Finished(CELLS[0], {"text": "one" + mark}, 1.0), Finished(CELLS[1], {}, 1.0, "Traceback: bad \u2028")]
+    for finished in told:
+        folder.write(finished)
+    before = folder.read(CELLS)
+    assert len(before) == 2
+    for _ in range(2):
+        assert folder.pack() == len(before)
+        assert folder.read(CELLS) == before
+    assert not list(folder.cells.iterdir())
+
+
+def test_a_file_is_newer_than_its_line_when_packed_again(tmp_path):
+    folder = folder_of(tmp_path)
+    for number in (1, 2):
+        folder.write(Finished(CELLS[0], {"v": number}, 1.0))
+        assert folder.pack() == 1
+        assert folder.read(CELLS)[CELLS[0].key].result == {"v": number}
+
+
+LINE = {"cell": CELLS[0].key, "params": {"arm": "a", "seed": 0}, "seconds": 1.0, "error": None, "result": {"v": 1}}
+DAMAGED = {
+    "seconds": json.dumps(LINE | {"seconds": None}),
+    "a list": json.dumps(LINE | {"cell": ["x"]}),
+    "a number": json.dumps(LINE | {"cell": 3}),
+    "no result": json.dumps(LINE | {"result": None}),
+    "error": json.dumps(LINE | {"error": 3}),
+    "nan": json.dumps(LINE | {"seconds": float("nan")}),
+    "deep": json.dumps(LINE).replace('{"v": 1}', "[" * 100_000 + "]" * 100_000),
+    "long": json.dumps(LINE).replace('{"v": 1}', '{"v": ' + "1" * 5000 + "}"),
+    "no json": "garbage",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_line_that_is_no_cell_costs_that_cell_alone_and_is_kept(tmp_path, capsys, name):
+    folder, other = folder_of(tmp_path), Finished(CELLS[1], {"v": 2}, 1.0)
+    folder.write(other)
+    folder.pack()
+    with folder.packed.open("a") as file:
+        file.write(DAMAGED[name] + "\n")
+    assert folder.read(CELLS) == {CELLS[1].key: other}
+    assert main(["lab", "pack", str(tmp_path)]) == 0
+    assert "could not be read" in capsys.readouterr().out
+    assert folder.damaged.read_text() == DAMAGED[name] + "\n"
+    assert folder.read(CELLS) == {CELLS[1].key: other}
+    (folder.cells / f"{CELLS[0].key}.json").write_text(DAMAGED[name])
+    named = name in ("a list", "a number")  # a file's name says which cell it is
+    assert set(folder.read(CELLS)) == {each.key for each in CELLS[0 if named else 1 :]}
+    assert folder.pack() == 1 + named
+    assert set(folder.read(CELLS)) == {each.key for each in CELLS[0 if named else 1 :]}
+
+
+def test_a_line_of_another_cell_by_the_same_name_is_not_taken(tmp_path):
+    folder = folder_of(tmp_path)
+    folder.packed.write_text(json.dumps(LINE | {"params": {"arm": "z", "seed": 0}}) + "\n")
+    assert folder.read(CELLS) == {}
+    folder.packed.write_text(json.dumps(LINE) + "\n")
+    assert folder.read(CELLS)[CELLS[0].key].result == {"v": 1}
 
 
 def test_names_and_presets_that_do_not_exist(capsys, tmp_path):

@@ -63,8 +63,10 @@ def test_log_prob_against_scipy():
     expected = scipy.stats.poisson.logpmf(y, f.exp()).squeeze()
     assert torch.allclose(tp.Poisson().log_prob(f, y, {}), torch.as_tensor(expected))
     two = torch.cat([f, 0.5 * f], -1)
-    expected = scipy.stats.norm.logpdf(y, f, (0.5 * f).exp()).squeeze()
+    scale = torch.where(f > 0, 1 + 0.5 * f, (0.5 * f).exp())
+    expected = scipy.stats.norm.logpdf(y, f, scale).squeeze()
     assert torch.allclose(tp.HeteroscedasticNormal().log_prob(two, y, {}), torch.as_tensor(expected))
+    assert torch.allclose(tp.HeteroscedasticNormal.made_of(scale), 0.5 * f)
 
 
 def test_targets_are_checked_at_the_door():

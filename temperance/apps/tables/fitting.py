@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from temperance.apps.tables.safeguards import NO_GUARD, check_promises
 from temperance.apps.tables.schema import Schema
 from temperance.apps.tables.worth import some_rows, worth_held_back, worth_in_folds, worth_words
 from temperance.core import files
-from temperance.core.errors import ArgumentError, DataError, TemperanceWarning
+from temperance.core.errors import ArgumentError, DataError, MismatchError, TemperanceWarning
 from temperance.engine import native
 from temperance.inference.base import Inference
 from temperance.judge.diagnose import dead_units
@@ -40,6 +40,7 @@ from temperance.run.fitted import Fitted
 _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
 _CALIBRATE_IN_FOLDS = 20
+_COPIED = 0.2  # of a table's rows, that stand in it already: beyond, chains are sure of what was said twice
 _UNIT_ROWS = 10_000  # training rows on which units are looked at
 
 
@@ -132,22 +133,40 @@ def fit_table(
         )  # fmt: skip
         chosen = method_named(_tell_usual(usual_method(prepared, epochs), say)) if given is None else given
         checkpoint = None if folder is None else claim_for_fit(folder)
-        run = fit_prepared(
-            prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
-            per_class=per_class, log=log, checkpoint=checkpoint, progress=progress, say=say,
-        )  # fmt: skip
+        with _naming_a_method(resume and given is None, chosen):
+            run = fit_prepared(
+                prepared, chosen, seed=seed, epochs=epochs, level=level, error_rate=error_rate, tolerance=tolerance,
+                per_class=per_class, log=log, checkpoint=checkpoint, progress=progress, say=say,
+            )  # fmt: skip
         if folder is not None:
             save_table_run(run, folder, overwrite=True)
     return run
 
 
 def usual_method(prepared: Prepared, epochs: int | None) -> str:
-    """The method where nobody asks for one. Chains know of no ``epochs``, and are slow where the kernels in C do not
-    serve: rows with weights, machines without a compiler."""
+    """The method where nobody asks for one. Chains know of no ``epochs``, are slow where the kernels in C do not serve
+    (rows with weights, machines without a compiler), and take the copy of a row for more evidence, which a training
+    that stops early does not."""
     if epochs is not None or prepared.train.weights is not None or native.in_use() != "compiled":
+        return DEFAULT_METHOD
+    if prepared.copied > _COPIED:
         return DEFAULT_METHOD
     fits = 1 if prepared.folds is None else 2 + int(prepared.folds.max())
     return table_method(prepared.learnable, prepared.schema.outcome, prepared.schema.inputs, fits)
+
+
+@contextlib.contextmanager
+def _naming_a_method(doubtful: bool, chosen: Inference[Any]) -> Iterator[None]:
+    """A run that was begun with another method cannot go on with the one that is usual here and now."""
+    try:
+        yield
+    except MismatchError as error:
+        if not doubtful:
+            raise
+        raise MismatchError(
+            f"{error} Nobody named a method, and the usual one here is {type(chosen).__name__} of {chosen!r}: if the "
+            "run was begun with another, name it (`--method`)."
+        ) from error
 
 
 def _tell_usual(name: str, say: Say | None) -> str:

@@ -70,6 +70,8 @@ class Prepared:
     folds: NDArray[np.int64] | None = None
     numbered: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
     """Where all rows stand in the table, and their targets."""
+    copied: float = 0.0
+    """The share of rows that stand in the table already."""
 
     @property
     def rows(self) -> int:
@@ -170,6 +172,7 @@ def prepare_table(
             lambda first: split_rows(kind.strata(y[first]), len(first), test, validation, seed)
         )
         apart = len(copies.firsts(held)[0])
+    copied = 0.0 if copies is None else 1 - copies.distinct / len(y)
     count = usual_folds(len(train) + len(held), apart) if folds is None else folds
     if count:
         train, held = np.sort(np.concatenate([train, held])), held[:0]
@@ -185,7 +188,7 @@ def prepare_table(
         made = _in_folds(frame, y, schema, count, train, tested, seed, groups, copies, tell)
         if shares is not None:
             made.train.weights = shares[train]
-        return replace(made, numbered=(lines, y))
+        return replace(made, numbered=(lines, y), copied=copied)
     if copies is None:
         first, second = halves(held, seed, groups)
     else:
@@ -202,7 +205,7 @@ def prepare_table(
         TablePart(encode(columns, frame.iloc[rows]), y[rows]) for rows in (first, second, tested)
     )
     kept = frame.iloc[tested].reset_index(drop=True)
-    return Prepared(schema, learned, calibration, guard, last, kept, tell.said, numbered=(lines, y))
+    return Prepared(schema, learned, calibration, guard, last, kept, tell.said, numbered=(lines, y), copied=copied)
 
 
 def _in_folds(

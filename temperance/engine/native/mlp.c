@@ -24,7 +24,7 @@
 
 enum { IDENTITY, TANH, RELU, LEAKY_RELU, SIGMOID, SILU, ELU, SOFTPLUS };
 enum { CATEGORICAL, BERNOULLI, NORMAL, HETEROSCEDASTIC, LEARNED_NORMAL };
-#define MOST_LOG_NOISE 40 /* beyond which the noise grows no more */
+#define MOST_NOISE ((REAL)1e15) /* beyond which the noise grows no more */
 #define LEAST_LOG_NOISE (-20) /* below which it falls no more */
 
 typedef struct {
@@ -577,16 +577,18 @@ LOOP N(normal)(const REAL *restrict z, const REAL *restrict y, REAL factor, REAL
     }
 }
 
-/* Of means z and logarithms of the noise s. */
+/* Of means z and what the noise is made of, s: exp(s) up to 1, and 1 + s from there on. */
 LOOP N(heteroscedastic)(const REAL *restrict z, const REAL *restrict s, const REAL *restrict y, REAL factor,
                         REAL *restrict e, REAL *restrict d, REAL *restrict d_noise, int64_t n) {
     for (int64_t r = 0; r < n; r++) {
-        REAL capped = s[r] > MOST_LOG_NOISE ? MOST_LOG_NOISE : s[r] < LEAST_LOG_NOISE ? LEAST_LOG_NOISE : s[r];
-        REAL inverse = N(exponential)(-capped);
+        REAL below = s[r] > 0 ? 0 : s[r] < LEAST_LOG_NOISE ? LEAST_LOG_NOISE : s[r];
+        REAL above = 1 + (s[r] > MOST_NOISE ? MOST_NOISE : s[r] > 0 ? s[r] : 0);
+        REAL share = 1 / above;
+        REAL inverse = N(exponential)(-below) * share;
         REAL off = (z[r] - y[r]) * inverse;
-        e[r] += (REAL)0.5 * off * off + capped;
+        e[r] += (REAL)0.5 * off * off + (below + N(natural_log)(above));
         d[r] = factor * off * inverse;
-        d_noise[r] = s[r] > MOST_LOG_NOISE || s[r] < LEAST_LOG_NOISE ? 0 : factor * (1 - off * off);
+        d_noise[r] = s[r] > MOST_NOISE || s[r] < LEAST_LOG_NOISE ? 0 : factor * (1 - off * off) * share;
     }
 }
 

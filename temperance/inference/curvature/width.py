@@ -32,7 +32,7 @@ from temperance.inference.noise import level_under, outliers
 from temperance.linalg.points import root_of, standard_points
 from temperance.model.likelihoods import Likelihood
 from temperance.model.likelihoods.base import LearnedValues
-from temperance.model.likelihoods.real import AdditiveGaussianNoise
+from temperance.model.likelihoods.real import RealLikelihood
 from temperance.posteriors import LaplacePosterior
 
 _WIDTHS = tuple(10.0 ** (-k / 2) for k in range(-2, 11))  # decades of the prior's variance, from a hundred times it on
@@ -153,12 +153,16 @@ class _GaussianRows(_Rows):
     root: Tensor
 
     def log_densities(self, law: Likelihood, learned: LearnedValues) -> Tensor:
-        """In closed form under Gaussian noise: log N(y; f, S + σ²)."""
-        if not isinstance(law, AdditiveGaussianNoise):
+        """In closed form under Gaussian noise, log N(y; f, S + σ²), and of one output under a mixture of such."""
+        if not (isinstance(law, RealLikelihood) and law.keeps_gaussian(self.centre.shape[-1])):
             return super().log_densities(law, learned)
         noise = law.noise_scale(self.centre, learned).square().expand_as(self.centre)
-        covariance = self.root @ self.root.mT + torch.diag_embed(noise)
-        return MultivariateNormal(law.location(self.centre), covariance).log_prob(self.y).double()
+        spread, mean = self.root @ self.root.mT, law.location(self.centre)
+        found = [
+            math.log(share) + MultivariateNormal(mean, spread + width**2 * torch.diag_embed(noise)).log_prob(self.y)
+            for share, width in law.normals
+        ]
+        return torch.stack(found).double().logsumexp(0)
 
 
 class _AtWidth:

@@ -364,10 +364,10 @@ def settle_(state: HamiltonianState, accept: Tensor, theta: Tensor, gradient: Te
 
 
 def divergence_remarks(state: HamiltonianState, harmless: float = 0.0) -> list[str]:
-    """What to say of transitions that diverged, where they are more than a ``harmless`` share of all."""
+    """What to say of transitions that diverged, where in some chain they are more than a ``harmless`` share."""
     count = int(state.divergences.sum())
     total = state.transitions * len(state.divergences)
-    if count <= harmless * total:
+    if int(state.divergences.max()) <= harmless * state.transitions:
         return []
     where = [f"{k + 1} ({n})" for k, n in enumerate(state.divergences.tolist()) if n]
     named = "chain" if len(where) == 1 else "chains"

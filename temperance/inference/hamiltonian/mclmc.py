@@ -28,7 +28,7 @@ from temperance.inference.hamiltonian.kernel import (
 from temperance.inference.hamiltonian.motion import Motion, uniforms
 
 _AT_ONCE = 2**20  # random numbers of a chain
-_STRAY = 0.02  # of the trajectories, whose divergence is not told where none is judged
+_STRAY = 0.1  # of a chain's trajectories, whose divergence is not told where none is judged
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class MCLMC(SteppingKernel):
 
     def remarks(self, state: HamiltonianState) -> list[str]:
         """A chain that diverges says so. Without the decision draws are off by more than a stray trajectory, which is
-        dropped: one in fifty is no news."""
+        dropped: one in ten of a chain is no news."""
         return divergence_remarks(state, 0.0 if self.adjusted else _STRAY)
 
     def transition(self, flow: Motion, state: HamiltonianState) -> Transition:

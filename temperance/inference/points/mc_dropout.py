@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,7 +13,7 @@ from temperance.data.data import Data
 from temperance.data.sources import map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
-from temperance.inference.base import Exactness, Facts, NeedsData
+from temperance.inference.base import Exactness, Facts, Inference, NeedsData, refuse
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.points.around_point import AroundPoint
 from temperance.inference.weighing import log_densities, weight_of_first
@@ -62,6 +62,17 @@ class MCDropout(AroundPoint):
     def facts(self) -> Facts:
         """The base's, but for what is put around its point."""
         return replace(super().facts(), gives=DropoutPosterior, exact=Exactness.APPROXIMATE)
+
+    def check_base(self, base: Inference[Any]) -> None:
+        """It must train with the dropout that the masks have."""
+        super().check_base(base)
+        if base.facts().own_dropout:
+            refuse(
+                self,
+                base,
+                f"{type(base).__name__} chooses how often to drop units, and masks around it would not know",
+                "Refit(MCDropout(MAP(lr=1e-3)), TunedDecay(MAP(lr=1e-3, patience=0.1), dropout=(0.0,)))",
+            )
 
     def check_target(self, engine: Engine) -> None:
         """A network with dropout."""

@@ -75,7 +75,7 @@ class Refit(Wrapper):
     how heavy the tails of a learned noise are, and how large it is under these tails. ``Normal()`` becomes
     ``ContaminatedNormal``: a fifth of new rows are k times as far off as others,
 
-        log k = E[log k | held-out rows],   p(log k) ∝ k⁻² up to k = e² before,
+        log k = E[log k | held-out rows],   p(k) ∝ k⁻² up to k = e² before,
 
     so that few rows leave some tail and many Gaussian ones none. σ is the standard deviation of all the noise, under
     either law. With δ what m held-out numbers want beside the pilot's σ_e*, and δ₀ what makes all rows most likely
@@ -172,6 +172,7 @@ class Refit(Wrapper):
             held_out=True,
             sets_aside=pilot.sets_aside,
             learns_held_out=True,
+            own_dropout=base.own_dropout or pilot.own_dropout,
             longer=longer,
         )
 

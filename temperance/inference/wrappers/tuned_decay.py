@@ -122,7 +122,8 @@ class TunedDecay(Wrapper):
         """The base's, as often as there are strengths."""
         base, count = self.base.facts(), len(self.variants)
         cost = Cost(count * base.cost.gradients_per_step, count * base.cost.copies_of_theta)
-        return replace(base, exact=Exactness.APPROXIMATE, cost=cost)
+        own = base.own_dropout or bool(self.dropout)
+        return replace(base, exact=Exactness.APPROXIMATE, cost=cost, own_dropout=own)
 
     def at_once(self, engine: Engine, starts: Starts) -> bool:
         """No: each member has a choice of its own."""

@@ -67,7 +67,8 @@ class VarianceScale(CalibrationRule):
         y' = m(x) + s (y − m(x)),      p'(y' | x) = p(m + (y' − m)/s | x) / s^D.
 
     s minimises the log-loss of held-out rows, so for Gaussian predictives s² is the mean squared standardised
-    residual. Noise and what θ leaves open grow alike; the mean stays, and so does the mutual information.
+    residual. Noise and what θ leaves open grow alike; the mean stays, and so does the mutual information (with Gaussian
+    noise).
 
     With ``trim`` the share of rows with the largest standardised residuals z = (y − m) / std is left out (one row at
     least): s minimises the log-loss of the others, and s² is divided by what their mean z² would be of Gaussian ones. A
@@ -78,7 +79,8 @@ class VarianceScale(CalibrationRule):
     With ``tails`` the rows also say how heavy the tails are of a noise that is Gaussian, whether or not it depends on
     the input: a fifth of rows is k times as far off as others, k = exp E[log k | rows] as in
     :class:`~temperance.inference.Refit`, and s is the best one with it. Where a few rows are far off, densities are
-    then those of such rows too, and of many Gaussian rows nothing changes.
+    then those of such rows too, and of many Gaussian rows nothing changes. A fifth is more than there are, as a rule,
+    so that central intervals hold more than they say. (Those of tables are conformal, and do not go by this.)
 
     >>> import temperance as tp
     >>> from temperance.predict.calibrated import from_outputs

@@ -68,6 +68,11 @@ class ContaminatedNormal(HomoscedasticLikelihood):
         """k."""
         return self.factor
 
+    @property
+    def normals(self) -> tuple[tuple[float, float], ...]:
+        """What is no outlier, and what is."""
+        return ((1 - self.share, 1.0), (self.share, self.factor))
+
     def noise_scale(self, outputs: Tensor, learned: LearnedValues) -> Tensor:
         """That of what is no outlier."""
         given = super().noise_scale(outputs, learned)

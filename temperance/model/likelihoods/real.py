@@ -58,6 +58,21 @@ class RealLikelihood(QuantityLikelihood):
         """Entropy of z in nats."""
         return 0.5 * math.log(2 * math.pi * math.e)
 
+    @property
+    def additive(self) -> bool:
+        """Whether y = f + ε with noise ε whose scale does not depend on f."""
+        return False
+
+    @property
+    def normals(self) -> tuple[tuple[float, float], ...]:
+        """z as a mixture of normals of mean 0, the share and the standard deviation of each; none where it is no such
+        mixture. Where the noise is also additive, and f Gaussian, so is y under each of them."""
+        return ()
+
+    def keeps_gaussian(self, outputs: int) -> bool:
+        """Whether y is a mixture of Gaussians where f is Gaussian. Of several outputs each has a normal of its own."""
+        return self.additive and len(self.normals) > 0 and (outputs == 1 or len(self.normals) == 1)
+
     def standard_log_moment(self, t: Tensor) -> Tensor | None:
         """log E exp(t z), where it is known in closed form."""
         return None
@@ -118,8 +133,30 @@ class RealLikelihood(QuantityLikelihood):
         return check_real_targets(y, num_outputs, dtype, type(self).__name__)
 
 
+def warn_of_units(mean: Tensor, spread: Tensor, noise: str | float) -> None:
+    """Warn where targets of this mean and spread are no numbers of order one; of a noise of a given size, where they
+    are far larger."""
+    if isinstance(noise, str):
+        far = bool(((spread > 30) | (spread < 1 / 30) | (mean.abs() > 10 * spread.clamp(min=1.0))).any())
+    else:
+        far = bool((spread > 100 * noise).any())
+    if far:
+        words = noise if isinstance(noise, str) else f"a noise scale of {noise:.3g}"
+        warnings.warn(
+            f"targets of mean {float(mean[0]):.3g} and spread {float(spread[0]):.3g} do not suit {words}: "
+            "standardise them (Data(x, y).standardise()): prior and learning rate expect numbers of order one.",
+            TemperanceWarning,
+            stacklevel=5,
+        )
+
+
 class GaussianNoise(RealLikelihood):
     """z is standard normal: y ~ N(location, scale²)."""
+
+    @property
+    def normals(self) -> tuple[tuple[float, float], ...]:
+        """One."""
+        return ((1.0, 1.0),)
 
     def standard_log_moment(self, t: Tensor) -> Tensor | None:
         """t² / 2."""
@@ -129,6 +166,11 @@ class GaussianNoise(RealLikelihood):
 class AdditiveGaussianNoise(GaussianNoise):
     """y = f + ε with Gaussian ε whose scale does not depend on f: where f is Gaussian itself, so is y, and the
     variances add."""
+
+    @property
+    def additive(self) -> bool:
+        """It is."""
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,18 +198,8 @@ class HomoscedasticLikelihood(RealLikelihood):
         share = share / share.sum()
         mean = (share * y.double()).sum(0)
         spread = (share * (y.double() - mean).square()).sum(0).sqrt().clamp(min=1e-6)
-        if self.scale is None:
-            far = bool(((spread > 30) | (spread < 1 / 30) | (mean.abs() > 10 * spread.clamp(min=1.0))).any())
-        else:
-            far = bool((spread > 100 * self.scale).any())
-        if far and len(y) > 1:
-            noise = "learned noise" if self.scale is None else f"a noise scale of {self.scale:.3g}"
-            warnings.warn(
-                f"targets of mean {float(mean[0]):.3g} and spread {float(spread[0]):.3g} do not suit {noise}: "
-                "standardise them (Data(x, y).standardise()): prior and learning rate expect numbers of order one.",
-                TemperanceWarning,
-                stacklevel=4,
-            )
+        if len(y) > 1:
+            warn_of_units(mean, spread, "learned noise" if self.scale is None else self.scale)
         if self.scale is not None or len(y) < 2:  # one number has no spread
             return {}
         start = spread.log() if self.num_outputs > 1 else spread.log().mean(0, keepdim=True)
@@ -178,6 +210,11 @@ class HomoscedasticLikelihood(RealLikelihood):
         if self.scale is not None:
             return ()
         return (LearnedParameter(LOG_SCALE, (self.num_outputs,), initial=-1.0, prior_mean=0.0, prior_scale=1.0),)
+
+    @property
+    def additive(self) -> bool:
+        """It is."""
+        return True
 
     def log_noise_names(self) -> tuple[str, ...]:
         """The log of the noise scale, if it is not given."""

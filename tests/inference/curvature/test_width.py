@@ -414,3 +414,36 @@ def test_thousands_of_outputs_are_asked_by_functions(monkeypatch):
 def test_arguments(settings, words):
     with pytest.raises(ArgumentError, match=f"`{words}`"):
         Width(**settings)
+
+
+class Told:
+    """Rows that want tails, and no other level under them."""
+
+    law = tp.Normal()
+
+    def totals(self, law, shifts):
+        return -100.0 - shifts.square() if law.outlier_factor == 1.0 else -0.1 * shifts.square()
+
+
+def test_under_tails_a_level_that_is_not_worth_it_is_the_networks_own():
+    shift, law = room._with_tails(Told(), 0.5)  # type: ignore[arg-type]
+    assert law is not None
+    assert shift == 0.0
+
+
+def test_rows_without_weight_say_nothing_where_outputs_are_many(monkeypatch):
+    monkeypatch.setattr(room, "_MANY_OUTPUTS", 2)
+    rng = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    target = tp.Target(nn.Linear(3, 4).double(), tp.Categorical(), tp.GaussianPrior(1.0))
+    x = torch.randn(260, 3, generator=rng, dtype=F64)
+    right = (x @ torch.randn(3, 4, generator=rng, dtype=F64)).argmax(1)
+    y = torch.cat([right[:60], torch.randint(4, (200,), generator=rng)])
+    weights = torch.cat([torch.ones(30), torch.zeros(200)]).double()
+    start = tp.fit(target, tp.MAP(lr=0.05), (x[:30], y[:30]), epochs=60, batch_size=30).posterior.theta
+    asked = ((x[30:60], y[30:60]), tp.data.Data(x[30:], y[30:], weights=weights), (x[30:], y[30:]))
+    widths = [
+        tp.fit(target, tp.Laplace(), (x[:30], y[:30]), start=start, held_out=rows).posterior.width for rows in asked
+    ]
+    assert widths[1] == pytest.approx(widths[0])
+    assert widths[2] != pytest.approx(widths[0])

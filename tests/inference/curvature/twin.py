@@ -65,7 +65,12 @@ def learned_normal(outputs: int, scales: int = 1) -> TwinLikelihood:
 
 
 def heteroscedastic(targets: int) -> TwinLikelihood:
-    return _real(lambda u: distributions.Normal(u[:, :targets], u[:, targets:].exp(), validate_args=False))
+    def make(u: Tensor) -> distributions.Distribution:
+        made_of = u[:, targets:]
+        scale = torch.where(made_of > 0, 1 + made_of, made_of.clamp(max=0.0).exp())
+        return distributions.Normal(u[:, :targets], scale, validate_args=False)
+
+    return _real(make)
 
 
 def student(df: float, scale: float) -> TwinLikelihood:

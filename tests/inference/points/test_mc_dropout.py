@@ -13,7 +13,7 @@ from temperance.core.errors import ArgumentError, NetworkError
 from temperance.engine.engine import Engine
 from temperance.inference.weighing import weight_of_first
 from temperance.posteriors import Mixture
-from temperance.posteriors.dropout import DropoutPosterior, masked
+from temperance.posteriors.dropout import DropoutPosterior, MaskedDropout, at_rates, masked
 from temperance.testing import critical_value
 
 F64 = torch.float64
@@ -433,3 +433,82 @@ def test_members_that_drop_at_different_rates_each_keep_their_own():
 def test_rates_that_cannot_be(rates):
     with pytest.raises(ArgumentError, match="`rates` must be a probability for each"):
         DropoutPosterior(random(3), ("2",), rates=rates)
+
+
+# ---------------------------------------------------------------------- rates
+
+
+def dropping(*rates):
+    torch.manual_seed(0)
+    first, second = ((nn.Tanh(), nn.Dropout(rate)) for rate in rates)
+    net = nn.Sequential(nn.Linear(3, 20), *first, nn.Linear(20, 20), *second, nn.Linear(20, 1))
+    return tp.Target(net, tp.Normal(scale=0.3), tp.GaussianPrior(1.0))
+
+
+def line(n, seed):
+    x = random(n, 3, seed=seed).float()
+    return x, x[:, :1] + 0.1 * random(n, 1, seed=seed + 100).float()
+
+
+def test_where_nothing_is_dropped_nothing_is_drawn():
+    found = DropoutPosterior(dropping(0.5, 0.5).initial_theta(), ("2", "5"), whole=1.0).nodes()
+    assert len(found) == 1
+    assert not found.strata[0].drawn
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_other_rates_leave_the_mode_and_the_given_network(training):
+    net = dropping(0.5, 0.5).network.train(training)
+    made = at_rates(net, {"2": 0.1})
+    assert made.training is made[2].training is training
+    assert (made[2].p, made[5].p, net[2].p) == (0.1, 0.5, 0.5)
+
+
+def test_a_dropout_of_rate_zero_beside_one_that_drops():
+    fitted = tp.fit(dropping(0.0, 0.5), tp.MCDropout(tp.MAP(lr=1e-2)), line(30, 0), epochs=2, batch_size=10)
+    assert fitted.posterior.whole == 0.0
+    assert fitted.posterior.rates == (0.0, 0.5)
+    assert float(fitted.predict(line(9, 1)[0]).epistemic_std().min()) > 1e-3
+
+
+PILOT = tp.TunedDecay(tp.MAP(lr=0.02, patience=15), (1.0,), dropout=(0.0,))
+
+
+def test_refit_tells_of_the_dropout_that_its_pilot_chose():
+    fitted = tp.fit(dropping(0.6, 0.6), tp.Refit(tp.MAP(lr=0.02), PILOT), line(200, 0), epochs=60, batch_size=20)
+    assert any("with none of its dropout" in words for words in fitted.info.remarks)
+
+
+@pytest.mark.parametrize("base", [PILOT, tp.Refit(tp.MAP(), PILOT)])
+def test_masks_are_not_put_around_a_point_that_was_trained_with_others(base):
+    """Before, the network's own rate was taken, which held-out rows had thought too much."""
+    with pytest.raises(ArgumentError, match=r"chooses how often to drop units.*Refit\(MCDropout"):
+        tp.MCDropout(base)
+    assert tp.MCDropout(tp.TunedDecay(PILOT.base)).base.facts().own_dropout is False
+    assert tp.Refit(tp.MCDropout(tp.MAP()), PILOT).facts().own_dropout
+
+
+def test_posteriors_with_and_without_rates_of_their_own_do_not_mix():
+    target = dropping(0.5, 0.5)
+    theta = target.initial_theta()
+    one, other = DropoutPosterior(theta, ("2", "5")), DropoutPosterior(theta, ("2", "5"), rates=(0.0, 0.0))
+    for both in ((one, other), (other, one)):
+        nodes = Mixture(both).nodes(4)
+        with pytest.raises(ArgumentError, match="`components` must have the same buffers"):
+            nodes.fetch(0, len(nodes))
+
+
+def test_a_rate_of_one_drops_every_unit():
+    """No number of the mask is rounded up to one: this draw had one such unit of two million."""
+    module = MaskedDropout(nn.Dropout(1.0), 0).eval()
+    module.draw.fill_(110867)
+    assert not module(torch.ones(1, 2_000_000)).any()
+
+
+def test_what_is_kept_is_scaled_as_exactly_as_it_can_be_written():
+    x = torch.ones(1, 4000, dtype=torch.bfloat16)
+    module = MaskedDropout(nn.Dropout(0.3), 0).eval()
+    module.draw.fill_(7)
+    made = module(x)
+    assert made.dtype == torch.bfloat16
+    assert set(made.flatten().tolist()) == {0.0, float(torch.tensor(1 / 0.7).bfloat16())}
