@@ -108,8 +108,8 @@ class Folder:
         return found
 
     def pack(self) -> int:
-        """Put all finished cells into ``cells.jsonl``, and remove their files once it is there. How many it holds. Lines
-        of it that cannot be read are moved to ``cells-damaged.txt``."""
+        """Put all finished cells into ``cells.jsonl``, and remove their files once it is there. How many it holds.
+        Lines of it that cannot be read are moved to ``cells-damaged.txt``."""
         self.describe()
         files = {path.stem: path for path in sorted(self.cells.glob("*.json"))}
         read = {key: _whole(path) for key, path in files.items()}

@@ -174,7 +174,7 @@ def _tell_usual(name: str, say: Say | None) -> str:
     if name != DEFAULT_METHOD and say is not None:
         say(
             f"method: {name}, {RECIPES[name].words.removesuffix(': slow')}. Numbers of so few rows are predicted best "
-            f"so; {DEFAULT_METHOD} (--method {DEFAULT_METHOD}) is faster."
+            f"so, as a rule; {DEFAULT_METHOD} (--method {DEFAULT_METHOD}) is faster."
         )
     return name
 

@@ -6,6 +6,7 @@ the page cannot say what is not so.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -94,7 +95,9 @@ def outcomes(text: str) -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     """Try every cell and write the page; say how it went on the way."""
-    where = Path(arguments[0]) if arguments else Path("docs/composition.md")
+    parser = argparse.ArgumentParser(prog="python -m temperance.testing.composition.page", description=main.__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/composition.md"), help="where to write it")
+    where = parser.parse_args(arguments).file
     found: dict[str, Composition] = {}
     everything = cells()
     for number, cell in enumerate(everything, start=1):

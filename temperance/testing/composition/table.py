@@ -207,6 +207,7 @@ def _refit(m: Inference[Any]) -> Inference[Any]:
 
 
 _DECAYS = tp.TunedDecay(_STOPS)
+_DROPS = tp.TunedDecay(_STOPS, factors=(1.0,), dropout=(0.0, 0.5))
 
 _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
     "Ensemble(On(last_layer, Laplace(MAP)))": (lambda m: _three(_last(m)), _LAPLACE, {}),
@@ -349,8 +350,18 @@ _LONGER: dict[str, tuple[Wrapper, Inference[Any], dict[str, Any]]] = {
         _LEARNED,
     ),
     "Refit(MCDropout(MAP)), learned noise": (_refit, tp.MCDropout(_POINT), {**_LEARNED, **_DROPOUT}),
+    "MCDropout(Refit(MAP, TunedDecay(MAP, dropout)))": (
+        tp.MCDropout,
+        tp.Refit(_POINT, _DROPS),
+        _DROPOUT,
+    ),
+    "Laplace(Refit(MAP, TunedDecay(MAP, dropout)))": (
+        lambda m: tp.Laplace(tp.Refit(m, _DROPS), tune=None),
+        _POINT,
+        _DROPOUT,
+    ),
     "Ensemble(Refit(MCDropout(MAP), TunedDecay(MAP, dropout)))": (
-        lambda m: tp.Ensemble(tp.Refit(m, tp.TunedDecay(_STOPS, factors=(1.0,), dropout=(0.0, 0.5))), 2),
+        lambda m: tp.Ensemble(tp.Refit(m, _DROPS), 2),
         tp.MCDropout(_POINT),
         _DROPOUT,
     ),
