@@ -41,6 +41,7 @@ class MAPState:
     best_buffers: dict[str, Tensor] = field(default_factory=dict)
     best_score: list[float] = field(default_factory=list)
     stale: list[int] = field(default_factory=list)
+    unserved: bool = False  # an epoch ended, and there were no held-out rows to look at
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,11 +202,11 @@ class MAP(Inference[MAPState]):
 
     def remarks(self, state: MAPState) -> list[str]:
         """That nobody said when to stop, where somebody was asked to."""
-        if self.patience is None or state.best_theta is not None or state.first_loss is None:
+        if not state.unserved:
             return []
         return [
-            "`patience` did nothing: no epoch ended with held-out rows to look at. Fewer than 20 rows are not divided; "
-            "name some, fit(..., held_out=...), or say how long to train by `epochs`."
+            "`patience` did nothing: there were no held-out rows to look at. Fewer than 20 rows are not divided; name "
+            "some, fit(..., held_out=...), or say how long to train by `epochs`."
         ]
 
     def _epochs_of_patience(self, batch: Batch) -> int:
@@ -221,7 +222,10 @@ class MAP(Inference[MAPState]):
     def _look_at_held_out(self, engine: Engine, state: MAPState, batch: Batch) -> tuple[bool, dict[str, float]]:
         """After each epoch: score held-out data, and keep the best θ of each member that has not stopped. Whether all
         have; of too few rows to keep any apart, none does."""
-        if self.patience is None or not batch.last or batch.held_out is None:
+        if self.patience is None or not batch.last:
+            return False, {}
+        if batch.held_out is None:
+            state.unserved = True
             return False, {}
         patience = self._epochs_of_patience(batch)
         scores = [engine.held_out_score(row, batch.held_out, state.buffers) for row in state.theta]
