@@ -27,7 +27,7 @@ from temperance.run.parts import value_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 3
+FORMAT = 4
 TABLE = "table.json"
 CHECKPOINT = "checkpoint"
 _PART = "table"
