@@ -18,6 +18,8 @@ from temperance.core.errors import ArgumentError
 from temperance.judge.calibrate import VarianceScale
 from temperance.judge.calibrate.base import LIMIT
 from temperance.judge.calibrate.tails import with_tails
+from temperance.posteriors import Mixture
+from temperance.predict import predict
 from temperance.predict.affine import AffinePredictive
 from temperance.predict.calibrated import from_outputs
 
@@ -260,3 +262,30 @@ def test_a_calibrator_with_tails_is_for_gaussian_noise() -> None:
     found = VarianceScale(tails=True).fit(base, drawn(varying(300, 4), 4, 0.1, 10.0))
     with pytest.raises(ArgumentError, match="`predictive` must have Gaussian noise"):
         found(from_outputs(torch.zeros(5, 1), tp.StudentT(3.0, 0.5)))
+
+
+def test_a_learned_noise_is_averaged_over_and_components_keep_their_weights() -> None:
+    """Members are components × noise levels × normals: by quadrature of the level, and with weights that differ."""
+    first = fitted(tp.Normal())
+    again = tp.Laplace(tp.MAP(lr=1e-2), tune=None)
+    fits = [first, tp.fit(first.target, again, waves(40, 9), epochs=100, batch_size=20)]
+    y, levels = np.array([[0.1], [1.0], [-2.0], [0.5]]), np.linspace(-8.0, 8.0, 4001)
+    wanted = []
+    for fit in fits:
+        base = fit.predict(AHEAD)
+        centre, spread = (float(each.reshape(-1)[0]) for each in base.source.laws[0].learned_moments())
+        assert spread > 1e-4
+        share = scipy.stats.norm.pdf(levels) * (levels[1] - levels[0])
+        noise = np.exp(centre + levels * math.sqrt(spread)) / math.sqrt(0.8 + 0.2 * 16)
+        mean = base.output_mean().double().numpy()
+        variance = base.output_variance().double().numpy()
+        density = sum(
+            part * scipy.stats.norm.pdf(y, mean, np.sqrt(variance + (factor * noise) ** 2))
+            for part, factor in ((0.8, 1.0), (0.2, 4.0))
+        )
+        wanted.append((density * share).sum(1))
+        found = with_tails(base, LAW).log_prob(torch.from_numpy(y).float()).double().numpy()
+        assert found == pytest.approx(np.log(wanted[-1]), abs=2e-3)
+    both = predict(fits[0].engine, Mixture(tuple(fit.posterior for fit in fits), (0.9, 0.1)), AHEAD)
+    found = with_tails(both, LAW).log_prob(torch.from_numpy(y).float()).double().numpy()
+    assert found == pytest.approx(np.log(0.9 * wanted[0] + 0.1 * wanted[1]), abs=2e-3)
