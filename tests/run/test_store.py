@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import signal
@@ -139,6 +140,19 @@ def test_a_manifest_cannot_name_foreign_code(tmp_path):
             manifest["parts"]["target"]["form"]["$dict"][4][1] = {"$name": name}
         with pytest.raises(MismatchError, match=name):
             tp.load(path, network())
+
+
+def test_a_run_whose_likelihood_had_another_law_is_refused(tmp_path):
+    """The noise of HeteroscedasticNormal was e^r everywhere once: predictions would silently be others."""
+    target = tp.Target(tp.nn.MLP(3, [4], 2), tp.HeteroscedasticNormal(), tp.GaussianPrior())
+    tp.fit(target, tp.MAP(), (X, torch.linspace(-1.5, 1.5, 40)), epochs=1).save(tmp_path)
+    assert tp.load(tmp_path, tp.nn.MLP(3, [4], 2)).predict(X).mean().isfinite().all()
+    with resealed(tmp_path) as manifest:
+        text = json.dumps(manifest)
+        assert text.count(', "edition": 2') == 1
+        manifest.update(json.loads(text.replace(', "edition": 2', "")))
+    with pytest.raises(MismatchError, match="edition 1 of HeteroscedasticNormal"):
+        tp.load(tmp_path, tp.nn.MLP(3, [4], 2))
 
 
 def test_nothing_is_pickled(tmp_path):

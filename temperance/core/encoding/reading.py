@@ -46,7 +46,7 @@ def kind_of(form: dict[str, Any]) -> str:
     return marks[0]
 
 
-_BESIDE = {"$type": {"fields"}, "$name": {"code", "uses"}, "$enum": {"name"}}
+_BESIDE = {"$type": {"fields", "edition"}, "$name": {"code", "uses"}, "$enum": {"name"}}
 
 
 def _tensor(form: dict[str, Any], tensors: Given) -> Tensor:
@@ -89,6 +89,15 @@ def _value(form: dict[str, Any], tensors: Given) -> Any:
     if not isinstance(fields, dict):
         raise CorruptRunError(f"the manifest holds {str(form['$type'])[:80]!r} without fields.")
     made, given = find_class(form["$type"]), {name: decode(value, tensors) for name, value in fields.items()}
+    edition, here = form.get("edition", 1), getattr(made, "EDITION", 1)
+    if type(edition) is not int:
+        raise CorruptRunError(f"the manifest holds a {form['$type']!r} whose edition is no integer.")
+    if edition != here:
+        raise MismatchError(
+            f"the run was made with edition {edition} of {made.__name__}; this version of temperance has edition "
+            f"{here}, which means something else by the same settings. Fit again, or load it with temperance "
+            f"{'as it was then' if edition < here else 'of a later version'}."
+        )
     ours = room_of(made.__module__) is not None
     try:
         if ours:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -15,7 +15,12 @@ class Value:
 
     Subclasses are known by name (see :mod:`temperance.core.encoding.names`), those of users too once their module is
     imported.
+
+    ``EDITION`` is raised when the same settings come to mean something else, another law or another rule: what was
+    saved under an earlier meaning is then refused, rather than read as what it was not.
     """
+
+    EDITION: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

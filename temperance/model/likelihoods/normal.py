@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -98,6 +99,8 @@ class HeteroscedasticNormal(GaussianNoise):
     >>> HeteroscedasticNormal.made_of(torch.tensor([0.5, 1.0, 3.0]))
     tensor([-0.6931,  0.0000,  2.0000])
     """
+
+    EDITION: ClassVar[int] = 2  # of the first, the noise was e^r everywhere
 
     @staticmethod
     def made_of(scale: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 
 import temperance as tp
-from temperance.core.encoding import decode, encode, moved, restore
+from temperance.core.encoding import Value, decode, encode, fingerprint, moved, restore
 from temperance.core.errors import CorruptRunError, MismatchError
 
 PLAIN = [None, True, 3, 2.5, "θ", [1, [2]], (1, (2, "a")), {"a": 1, 2: (3,)}, {}, (), [], torch.float64, 1e-320]
@@ -93,3 +95,31 @@ def test_moving_changes_floats_and_nothing_else():
     assert moved(found, dtype=torch.float32) == prior
     assert moved((torch.tensor([1]),), dtype=torch.float64)[0].dtype == torch.int64
     assert moved([0.1] * 100, dtype=torch.float32) == [0.1] * 100  # a history is no tensor
+
+
+@dataclass(frozen=True)
+class Rule(Value):
+    """Settings whose meaning has changed once."""
+
+    EDITION: ClassVar[int] = 2
+    rate: float = 0.5
+
+
+def test_settings_that_came_to_mean_something_else_are_refused():
+    form = encode(Rule(), {})
+    assert decode(form, {}) == Rule()
+    assert decode(encode(tp.GaussianPrior(), {}), {}) == tp.GaussianPrior()
+    with pytest.raises(MismatchError, match=r"edition 1 of Rule.*has edition 2.*Fit again"):
+        decode({key: value for key, value in form.items() if key != "edition"}, {})
+    with pytest.raises(MismatchError, match=r"edition 3 of Rule.*of a later version"):
+        decode({**form, "edition": 3}, {})
+    with pytest.raises(MismatchError, match="edition 2 of GaussianPrior"):
+        decode({**encode(tp.GaussianPrior(), {}), "edition": 2}, {})
+    with pytest.raises(CorruptRunError, match="no integer"):
+        decode({**form, "edition": True}, {})
+
+
+def test_an_edition_is_part_of_what_settings_are_compared_by(monkeypatch):
+    before = fingerprint(Rule())
+    monkeypatch.setattr(Rule, "EDITION", 3)
+    assert fingerprint(Rule()) != before
