@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ _TEST_ROWS = 10_000
 _FULL_STEPS = 2000  # of methods that read all rows at each step: more than the 1000 of a warm-up
 _CALIBRATE_IN_FOLDS = 20
 _COPIED = 0.2  # of a table's rows, that stand in it already: beyond, chains are sure of what was said twice
+_NUMBERS_AND_PLURALS = re.compile(r"[\d\s().,…]+|s\b")
 _UNIT_ROWS = 10_000  # training rows on which units are looked at
 
 
@@ -179,6 +181,23 @@ def _tell_usual(name: str, say: Say | None) -> str:
     return name
 
 
+def one_of_each(told: list[str]) -> list[str]:
+    """What several models had to say, once: where only the numbers differ, the first of them, and how many followed.
+
+    >>> one_of_each(["2 of 9 chains stuck.", "1 of 9 chain stuck.", "Slow.", "Slow."])
+    ['2 of 9 chains stuck. (1 more of the models trained here says the same with other numbers.)', 'Slow.']
+    """
+    alike: dict[str, list[str]] = {}
+    for words in dict.fromkeys(told):
+        alike.setdefault(_NUMBERS_AND_PLURALS.sub("", words), []).append(words)
+    made = []
+    for first, *others in alike.values():
+        say = "says" if len(others) == 1 else "say"
+        more = f" ({len(others)} more of the models trained here {say} the same with other numbers.)" if others else ""
+        made.append(first + more)
+    return made
+
+
 def check_epochs(epochs: int | None) -> None:
     """Raise unless ``epochs`` can be trained for."""
     if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
@@ -228,8 +247,8 @@ def fit_prepared(
             calibrator, guard_rows = _calibrate_in_folds(schema, folds, prepared), prepared.train
             strangeness, strange = learn_strangeness_in_folds(prepared.train.encoded.x, prepared.folds)
             guard_usual = torch.from_numpy(~strange)
-    remarks = learner.words + list(
-        dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, TemperanceWarning))
+    remarks = learner.words + one_of_each(
+        [str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)]
     )
     remarks += dead_units(fitted, _even(prepared.train.inside(schema.limits).encoded.x)).remarks()
 
