@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from temperance.core.errors import ArgumentError
-from temperance.predict.scores import Binning, CalibrationError, ece, mce, reliability_curve
+from temperance.predict.scores import Binning, CalibrationError, calibration, ece, mce, reliability_curve
 
 
 def forecasts(n: int, overconfidence: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -97,6 +98,41 @@ def test_resampling_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     whole = ece(probs, y, resamples=50)
     monkeypatch.setattr("temperance.predict.scores.calibration.RESAMPLED_AT_ONCE", 1000)
     assert ece(probs, y, resamples=50) == whole
+
+
+@pytest.mark.parametrize("one_by_one", [10**9, 0])
+def test_resampled_sums_have_the_moments_of_draws_with_replacement(
+    one_by_one: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of N draws with replacement the sums S_b of the gaps g in bin b have the mean Σ_b g and the covariances
+    δ_ab Σ_b g² − Σ_a g Σ_b g / N. One bin has five examples, in one they are all alike, and none are in order."""
+    monkeypatch.setattr(calibration, "ONE_BY_ONE", one_by_one)
+    rng = np.random.default_rng(3)
+    number = rng.permutation(np.repeat([0, 1, 2, 3], [5, 1500, 495, 1000]))
+    gap = np.where(rng.random(3000) < 0.7, 1.0, 0.0) - (0.6 + 0.1 * number / 4 + 0.02 * rng.random(3000))
+    gap[number == 3] = 0.25
+    many = 20_000
+    sums, counts = calibration._resampled_gaps(torch.tensor(gap), torch.tensor(number), many, seed=1)
+    totals = np.bincount(number, gap)
+    covariance = np.diag(np.bincount(number, gap**2)) - np.outer(totals, totals) / 3000
+    spread = np.sqrt(np.diag(covariance))
+    assert np.abs(sums.mean(0).numpy() - totals).max() < 4 * (spread / many**0.5).max()
+    off = (np.cov(sums.T.numpy()) - covariance) / np.outer(spread, spread)
+    assert np.abs(off).max() < 0.05
+    assert (counts.sum(1) == 3000).all()
+    assert counts.double().mean(0).numpy() == pytest.approx(np.bincount(number), rel=0.01)
+
+
+def test_many_examples_are_resampled_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs, y = forecasts(5000, 0.2, seed=0)
+    slow = ece(probs, y)
+    monkeypatch.setattr(calibration, "ONE_BY_ONE", 1000)
+    fast = ece(probs, y)
+    assert fast.value == slow.value
+    assert (fast.low, fast.high) == pytest.approx((slow.low, slow.high), abs=0.002)
+    assert fast.low != slow.low  # another stream: it was the other way of drawing
+    assert ece(probs, y) == fast
+    check(mce(probs, y))
 
 
 def check(result: CalibrationError) -> None:
