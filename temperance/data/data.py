@@ -25,7 +25,9 @@ from temperance.core.errors import ArgumentError, DataError
 from temperance.core.fields import check_fields
 from temperance.core.outcomes import Outcome
 from temperance.core.seeds import check_seed, generator
-from temperance.data.sources import DatasetSource, Inputs, RowSource, TensorSource, first_tensor, map_tensors
+from temperance.data.sources import DatasetSource, Inputs, Parts, RowSource, TensorSource, first_tensor, map_tensors
+
+_PIECE = 2**21  # numbers in a piece
 
 
 @dataclass(frozen=True)
@@ -261,16 +263,16 @@ class Data:
         With ``streams=k`` each batch holds k independent shuffles, stacked.
         """
         size = min(check_count(batch_size, "batch_size"), self.num_data)
+        order: Tensor | None
         if size == self.num_data:  # a full batch: its order does not matter
-            whole = torch.arange(size)
-            rows: list[Tensor] = [whole if streams is None else whole.expand(streams, -1)]
+            order = None if streams is None else torch.arange(size).expand(streams, -1)
         elif streams is None:
-            rows = list(torch.split(self.order(seed, epoch), size))
+            order = self.order(seed, epoch)
         else:
-            orders = torch.stack([self.order(seed, epoch, stream) for stream in range(streams)])
-            rows = list(torch.split(orders, size, dim=1))
-        count = len(rows)
-        walk = self._source.walk(rows[first:], derive=(seed, epoch))
+            order = torch.stack([self.order(seed, epoch, stream) for stream in range(streams)])
+        parts = Parts(self.num_data, size, order)
+        count = len(parts)
+        walk = self._source.walk(parts.after(first), derive=(seed, epoch))
         for k, (index, x, y) in enumerate(walk, start=first):
             yield Batch(
                 x=x,
@@ -291,7 +293,7 @@ class Data:
             rows = torch.arange(self.num_data)
             yield Batch(x=x, y=y, num_data=self.num_data, index=rows, last=True, weights=self.weights)
             return
-        parts = list(torch.split(torch.arange(self.num_data), size))
+        parts = Parts(self.num_data, size)
         for k, (index, x, y) in enumerate(self._source.walk(parts, derive=(0, 0))):
             last, weights = k == len(parts) - 1, self._weights_of(index)
             yield Batch(x=x, y=y, num_data=self.num_data, index=index, last=last, weights=weights)
@@ -364,7 +366,7 @@ class Data:
     def check_finite(self, argument: str = "data") -> None:
         """Raise :class:`DataError` if any number is NaN or infinite. A lazy ``Dataset`` is probed, not read."""
         for name, value in self._source.probe():
-            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            if value.is_floating_point() and not all(bool(torch.isfinite(part).all()) for part in pieces(value)):
                 bad = int((~torch.isfinite(value)).flatten(1).any(1).sum() if value.dim() > 1 else 0) or "some"
                 raise DataError(
                     f"`{argument}` must be finite; got NaN or infinity in {name} ({bad} rows). Remove or impute them."
@@ -377,8 +379,19 @@ class Data:
         weights = [] if self.weights is None else [("weights", self.weights)]
         for name, value in [*self._source.probe(), *weights]:
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(tensor_bytes(value))
+            for part in pieces(value):
+                digest.update(tensor_bytes(part))
         return digest.hexdigest()
+
+
+def pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """Some rows of a tensor after the other, views of a few megabytes: to look at many without a copy of them all.
+
+    >>> [len(part) for part in pieces(torch.zeros(5, 2**20))]
+    [2, 2, 1]
+    """
+    rows = max(1, _PIECE // max(1, tensor[:1].numel())) if tensor.dim() else 1
+    yield from tensor.split(rows) if tensor.dim() else [tensor]
 
 
 def _has_named_rows(source: Any) -> bool:

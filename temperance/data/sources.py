@@ -76,6 +76,46 @@ def _scattered(words: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, n
     return words ^ (words >> np.uint64(31))
 
 
+class Parts:
+    """The numbers of rows, so many at a time: cut from an ``order`` (N, or streams × N; as they are stored, where there
+    is none) when they are asked for, so that many rows cost no list of as many pieces.
+
+    >>> parts = Parts(5, 2)
+    >>> len(parts), [part.tolist() for part in parts], [part.tolist() for part in parts.after(2)]
+    (3, [[0, 1], [2, 3], [4]], [[4]])
+    """
+
+    def __init__(self, num_data: int, size: int, order: Tensor | None = None, first: int = 0) -> None:
+        self.num_data, self.size, self.order, self.first = num_data, size, order, first
+
+    def after(self, first: int) -> Parts:
+        """Without those before part number ``first``."""
+        return Parts(self.num_data, self.size, self.order, first)
+
+    def __len__(self) -> int:
+        return max(0, -(-self.num_data // self.size) - self.first)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for start in range(self.first * self.size, self.num_data, self.size):
+            stop = min(start + self.size, self.num_data)
+            yield torch.arange(start, stop) if self.order is None else self.order[..., start:stop]
+
+
+class _Lists:
+    """Parts as the lists that a ``DataLoader`` wants, made one by one."""
+
+    def __init__(self, parts: Parts, rows: Tensor | None) -> None:
+        self.parts, self.rows = parts, rows
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for part in self.parts:
+            flat = part.flatten()
+            yield (flat if self.rows is None else self.rows[flat]).tolist()
+
+
 Row = tuple[Tensor, Inputs, Tensor]
 Convert = Callable[[Inputs, Tensor], tuple[Inputs, Tensor]]
 
@@ -86,8 +126,8 @@ class RowSource(ABC):
     num_data: int
 
     @abstractmethod
-    def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
-        """For each index tensor (B, or streams × B): the index, inputs and targets of these rows."""
+    def walk(self, parts: Parts, derive: tuple[int, int]) -> Iterator[Row]:
+        """For each part (B numbers, or streams × B): the numbers, inputs and targets of these rows."""
 
     @abstractmethod
     def everything(self) -> tuple[Inputs, Tensor]:
@@ -123,10 +163,10 @@ class TensorSource(RowSource):
             raise DataError(f"`x` and `y` must have the same number of rows; got {lengths}.")
         self.x, self.y, self.num_data = x, y, lengths["y"]
 
-    def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
+    def walk(self, parts: Parts, derive: tuple[int, int]) -> Iterator[Row]:
         """Gather rows; see :class:`RowSource`."""
         device = self.y.device
-        for index in rows:
+        for index in parts:
             at = index if device.type == "cpu" else index.to(device)
             yield index, map_tensors(lambda t, at=at: t[at], self.x), self.y[at]  # type: ignore[misc]
 
@@ -174,8 +214,8 @@ class DatasetSource(RowSource):
                 f"{type(dataset).__name__}, which has no length. Give a map-style Dataset or tensors."
             )
         self.dataset, self.collate, self.workers, self.conversions = dataset, collate, workers, conversions
-        self.rows = torch.arange(len(dataset)) if rows is None else rows
-        self.num_data = len(self.rows)
+        self.rows = rows  # all of them in their order, where there are none
+        self.num_data = len(dataset) if rows is None else len(rows)
 
     @classmethod
     def from_loader(cls, loader: DataLoader[Any], argument: str) -> DatasetSource:
@@ -192,17 +232,16 @@ class DatasetSource(RowSource):
             )
         return made
 
-    def walk(self, rows: Sequence[Tensor], derive: tuple[int, int]) -> Iterator[Row]:
+    def walk(self, parts: Parts, derive: tuple[int, int]) -> Iterator[Row]:
         """Read rows; see :class:`RowSource`."""
-        wanted = [self.rows[index.flatten()].tolist() for index in rows]
         loader = DataLoader(
             self.dataset,
-            batch_sampler=wanted,
+            batch_sampler=_Lists(parts, self.rows),
             num_workers=self.workers,
             collate_fn=self.collate,
             generator=generator(derive[0], "loader", derive[1]),
         )
-        for index, item in zip(rows, loader, strict=True):
+        for index, item in zip(parts, loader, strict=True):
             x, y = self._converted(item)
             if index.dim() == 2:
                 x = map_tensors(lambda t, shape=index.shape: t.unflatten(0, shape), x)  # type: ignore[misc]
@@ -211,7 +250,7 @@ class DatasetSource(RowSource):
 
     def everything(self) -> tuple[Inputs, Tensor]:
         """Read the data set once, in order."""
-        (_, x, y), *_ = list(self.walk([torch.arange(self.num_data)], (0, 0)))
+        (_, x, y), *_ = list(self.walk(Parts(self.num_data, self.num_data), (0, 0)))
         return x, y
 
     def probe(self) -> list[tuple[str, Tensor]]:
@@ -220,7 +259,7 @@ class DatasetSource(RowSource):
         rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data)).long()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            items = [self.dataset[int(self.rows[k])] for k in rows]
+            items = [self.dataset[int(k)] for k in (rows if self.rows is None else self.rows[rows])]
             try:
                 item = self.collate(items)
             except (RuntimeError, TypeError, ValueError) as error:
@@ -233,7 +272,8 @@ class DatasetSource(RowSource):
 
     def subset(self, rows: Tensor) -> RowSource:
         """The same data set, fewer rows."""
-        return DatasetSource(self.dataset, self.collate, self.workers, self.rows[rows.cpu()], self.conversions)
+        chosen = (torch.arange(self.num_data) if self.rows is None else self.rows)[rows.cpu()]
+        return DatasetSource(self.dataset, self.collate, self.workers, chosen, self.conversions)
 
     def convert(self, function: Convert) -> RowSource:
         """Converted as batches are read."""

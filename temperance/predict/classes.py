@@ -108,7 +108,7 @@ def class_scores(predictive: CategoryPredictive, y: Tensor) -> dict[str, float]:
     return {
         "accuracy": scores.accuracy(probs, labels),
         "brier": scores.brier(probs, labels),
-        "ece": scores.ece(probs, labels).value,
+        "ece": scores.reliability_curve(probs, labels).expected_error,
     }
 
 

@@ -247,9 +247,7 @@ def fit_prepared(
             calibrator, guard_rows = _calibrate_in_folds(schema, folds, prepared), prepared.train
             strangeness, strange = learn_strangeness_in_folds(prepared.train.encoded.x, prepared.folds)
             guard_usual = torch.from_numpy(~strange)
-    remarks = learner.words + one_of_each(
-        [str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)]
-    )
+    remarks = learner.words + one_of_each([str(w.message) for w in caught if issubclass(w.category, TemperanceWarning)])
     remarks += dead_units(fitted, _even(prepared.train.inside(schema.limits).encoded.x)).remarks()
 
     def predict(encoded: Encoded) -> Predictive:

@@ -135,8 +135,8 @@ def fingerprint(value: Any) -> str:
     return digest.hexdigest()
 
 
-def tensor_bytes(tensor: Tensor) -> bytes:
-    """The numbers of a tensor of any dtype and shape, as bytes."""
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The numbers of a tensor of any dtype and shape, as bytes: its own memory where that is of one piece on a CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     # One number of a longer tensor counts as contiguous whatever its stride, and is no bytes until that is 1.
-    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().tobytes()
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().data

@@ -18,7 +18,7 @@ RESAMPLED_AT_ONCE = 4_000_000
 """Random indices held in memory at a time by the bootstrap: 32 MB of them, and twice that in what they select."""
 ONE_BY_ONE = 20_000
 """Examples up to which each is drawn by itself; of more, cells of examples that are nearly alike."""
-CELLS = 128
+CELLS = 32
 
 
 class Binning(Enum):
@@ -132,15 +132,16 @@ def _resampled_gaps(gap: Tensor, number: Tensor, resamples: int, seed: int) -> t
 def _resampled_cells(gap: Tensor, number: Tensor, bins: int, resamples: int, seed: int) -> tuple[Tensor, Tensor]:
     """The same of many examples, at a cost that does not grow with them: within each bin those of nearly the same gap
     are one cell, whose counts in a resample are multinomial, and each example has the mean gap of its cell."""
-    order = gap.argsort()
     side = 2 * number + (gap > 0)  # an answer that is right never shares a cell with a wrong one
-    order = order[side[order].argsort(stable=True)]
-    gap, side = gap[order], side[order]
-    size = torch.bincount(side, minlength=2 * bins)
-    rank = torch.arange(len(gap)) - (size.cumsum(0) - size)[side]
-    cell = CELLS * side + rank * size.clamp(max=CELLS)[side] // size[side]
-    names, cell, count = torch.unique_consecutive(cell, return_inverse=True, return_counts=True)
-    mean = (torch.bincount(cell, gap) / count).numpy()
+    none = torch.zeros(2 * bins, dtype=gap.dtype)
+    least = none.scatter_reduce(0, side, gap, "amin", include_self=False)
+    width = (none.scatter_reduce(0, side, gap, "amax", include_self=False) - least).clamp(min=1e-300)
+    place = ((gap - least[side]) / width[side] * CELLS).long().clamp(max=CELLS - 1)
+    count = torch.bincount(CELLS * side + place, minlength=2 * bins * CELLS)
+    sums = torch.bincount(CELLS * side + place, gap, minlength=2 * bins * CELLS)
+    names = count.nonzero()[:, 0]
+    count = count[names]
+    mean = (sums[names] / count).numpy()
     in_bin = torch.nn.functional.one_hot(names // (2 * CELLS), bins).double().numpy()
     drawn = np.random.default_rng(seed).multinomial(len(gap), (count.double() / len(gap)).numpy(), size=resamples)
     return torch.from_numpy((drawn * mean) @ in_bin), torch.from_numpy((drawn @ in_bin).round().astype(np.int64))

@@ -134,7 +134,7 @@ def log_loss(probs: Array, y: Array) -> float:
     q = shares_of(p, y)
     if q is not None:
         return float(-torch.special.xlogy(q, p).sum(1).mean())
-    p, labels = _forecasts(probs, y)
+    labels = as_labels("y", y, *p.shape)
     return float(-p.gather(1, labels[:, None]).log().mean())
 
 
@@ -148,7 +148,7 @@ def accuracy(probs: Array, y: Array) -> float:
     q = shares_of(p, y)
     if q is not None:
         return float(q.gather(1, p.argmax(1, keepdim=True)).mean())
-    p, labels = _forecasts(probs, y)
+    labels = as_labels("y", y, *p.shape)
     return float((p.argmax(1) == labels).double().mean())
 
 
@@ -164,8 +164,8 @@ def brier(probs: Array, y: Array) -> float:
     q = shares_of(p, y)
     if q is not None:
         return float((p.square() - 2 * p * q + q).sum(1).mean())
-    p, labels = _forecasts(probs, y)
-    return float((p - _one_hot(labels, p.shape[1])).square().sum(1).mean())
+    labels = as_labels("y", y, *p.shape)
+    return float((p.square().sum(1) - 2 * p.gather(1, labels[:, None])[:, 0] + 1).mean())
 
 
 def _one_hot(labels: Tensor, classes: int) -> Tensor:
