@@ -182,6 +182,14 @@ class Layout:
             if role is None or e.role == role
         }
 
+    def unflatten_learned(self, learned: Tensor, role: str) -> dict[str, Tensor]:
+        """The same of what comes after the network's numbers alone, ... × (size - network_size): without a θ."""
+        begin, lead = self.network_size, learned.shape[:-1]
+        return {
+            e.name: learned[..., e.start - begin : e.stop - begin].view((*lead, *e.shape))
+            for e in self.entries_of(role)
+        }
+
     def flatten(self, values: nn.Module | Mapping[str, Tensor]) -> Tensor:
         """A new vector with copies of the values of a network or of named tensors; extras left out are zero."""
         found = dict(values.named_parameters()) if isinstance(values, nn.Module) else values

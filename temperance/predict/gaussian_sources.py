@@ -133,8 +133,7 @@ class LinearisedSource(Outputs):
 
     def _unflatten(self, learned: Tensor) -> dict[str, Tensor]:
         """What the likelihood learns, S × L, by name."""
-        network = learned.new_zeros(len(learned), self.engine.layout.network_size)
-        return self.engine.layout.unflatten(torch.cat([network, learned], dim=1), "likelihood")
+        return self.engine.layout.unflatten_learned(learned, "likelihood")
 
 
 class MarginalSource(LinearisedSource):
