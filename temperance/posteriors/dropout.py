@@ -52,14 +52,16 @@ class MaskedDropout(nn.Module):
         shape = (x.shape[1], *(1,) * (x.dim() - 2)) if isinstance(self.dropout, _CHANNELS) else x.shape[1:]
         keep = self._uniform(torch.Size(shape)) >= self.rate
         given, x = x.dtype, x.float() if x.dtype.itemsize < 4 else x  # 1 − p of two digits would be a bias
-        kept = (1 - self.rate.to(x.dtype)).clamp(min=torch.finfo(x.dtype).tiny)  # where it is 0, nothing is kept
+        rate = _as_dtype(self.rate, x.dtype)
+        kept = (1 - rate).clamp(min=torch.finfo(x.dtype).tiny)  # where it is 0, nothing is kept
         off = self.draw == 0
         if isinstance(self.dropout, _ALPHAS):
             scale = (kept * (1 + (1 - kept) * _SATURATION**2)) ** -0.5
             scale = torch.where(self.rate < 1, scale, 0.0)
             dropped = scale * (torch.where(keep, x, _SATURATION) - (1 - kept) * _SATURATION)
-            return torch.where(off, x, dropped).to(given)
-        return torch.where(off, x, torch.where(keep, x / kept, 0.0)).to(given)
+        else:
+            dropped = torch.where(keep, x / kept, 0.0)
+        return _as_dtype(torch.where(off, x, dropped), given)
 
     def _uniform(self, shape: torch.Size) -> Tensor:
         """Numbers in [0, 1) that depend on the draw, on the module, on its call in this pass and on the place."""
@@ -70,6 +72,11 @@ class MaskedDropout(nn.Module):
         places = torch.arange(shape.numel(), dtype=torch.int32, device=self.draw.device)
         bits = (mix(places + key) & 0x7FFFFFFF) >> 7  # 24, which a float holds: none is rounded to 1
         return (bits.float() * 2.0**-24).reshape(shape)
+
+
+def _as_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """``value.to(dtype)`` where that does anything: an export checks even what does not, and cannot while batched."""
+    return value if value.dtype == dtype else value.to(dtype)
 
 
 def _keep_in_graph(module: nn.Module, args: Any) -> None:

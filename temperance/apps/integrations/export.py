@@ -95,7 +95,7 @@ def export_predictive(
     if dynamic_batch:  # one row would be taken for a fixed number, and two leave symbols behind that nothing uses
         x = rows_of(x, _EXAMPLES)
     shapes = (map_tensors(_first_free, x),) if dynamic_batch else None
-    problems = []
+    problems, depth = [], _depth()
     for at_once in module.ways():
         module.at_once = at_once
         try:
@@ -108,11 +108,24 @@ def export_predictive(
             break
         except Exception as error:  # what cannot be batched is written out draw by draw; what cannot either is reported
             problems.append(error)
+            _leave_batching(depth)
     else:
         raise NetworkError(_why(fitted.target.network, problems[-1])) from problems[-1]
     if path is not None:
         torch.export.save(program, path)
     return program
+
+
+def _depth() -> int:
+    """How many ``vmap`` and ``grad`` are under way."""
+    return len(torch._C._functorch.get_interpreter_stack() or ())
+
+
+def _leave_batching(depth: int) -> None:
+    """End what a failed export has begun: the graph it was in opens and closes ``vmap`` by itself, and one that is left
+    open breaks all that comes after in this process."""
+    while _depth() > depth:
+        torch._C._functorch._vmap_decrement_nesting()
 
 
 def _why(network: nn.Module, error: Exception) -> str:

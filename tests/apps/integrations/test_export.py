@@ -344,6 +344,35 @@ def test_a_linearised_network_is_kept_once() -> None:
     assert sum(held.values()) < 5 * run.target.layout.size + 128 * 2 * 2  # weights, variances, points
 
 
+class Casting(nn.Module):
+    """Casts to the dtype that is there already, which an export checks, and cannot check while it is batched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu().to(torch.float32))
+
+
+def test_a_network_that_cannot_be_batched_is_written_draw_by_draw_and_leaves_nothing_open() -> None:
+    run = fitted(Casting(), tp.Categorical(), draws)
+    program = export_predictive(run, X[:1])
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert nn.Linear(2, 2).weight.isfinite().all()  # in a process with an open vmap this raises
+    assert torch.allclose(program.module()(X)["probs"], run.predict(X).probs, atol=1e-6)
+
+
+def test_dropout_is_batched_in_an_export() -> None:
+    """Its masks cast nothing that is of the right dtype."""
+    module = predictive_module(dropout(), draws=4)
+    module.at_once = True
+    shapes = ({0: torch.export.Dim("rows", min=1)},)
+    with torch.no_grad():
+        program = torch.export.export(module, (X[:2],), dynamic_shapes=shapes).run_decompositions({})
+    assert torch.allclose(program.module()(X)["probs"], module(X)["probs"], atol=1e-6)
+
+
 def test_errors(tmp_path: Path) -> None:
     run = fitted(mlp(1), tp.Normal(), draws)
     for settings, argument in (
