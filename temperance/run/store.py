@@ -9,7 +9,6 @@ can check every byte.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import platform
 import re
 from collections.abc import Callable, Mapping
@@ -191,9 +190,8 @@ class _Draft:
         entry: dict[str, Any] = {"file": None, "sha256": None, "form": form}
         if plain:
             file = self._fresh(name, ".run.safetensors")
-            data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in _own(plain).items()})
-            files.write_new(file, data)
-            entry |= {"file": file.name, "sha256": hashlib.sha256(data).hexdigest()}
+            _write_tensors(file, {k: v.detach().cpu().contiguous() for k, v in _own(plain).items()})
+            entry |= {"file": file.name, "sha256": files.digest(file)}
         if mapped:
             entry["rows"] = {key: self._keep_rows(value) for key, value in mapped.items()}
         self.entries[name] = entry
@@ -240,6 +238,16 @@ class _Draft:
             "dtype": str(value.dtype).removeprefix("torch."),
             "checksum": source.checksum,
         }
+
+
+def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+    """Write and sync a new file of tensors, from their own memory: there is no second copy of a large θ."""
+    file.open("xb").close()
+    try:
+        safetensors.torch.save_file(tensors, file)
+    except safetensors.SafetensorError as error:  # of a full disk too
+        raise OSError(str(error)) from error
+    files.sync(file)
 
 
 def check_place(path: str | Path) -> Path:
