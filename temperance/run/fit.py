@@ -138,7 +138,11 @@ def fit(
     loop = Loop(engine, method, prepared, held, rows, per_epoch, total, seed, run, checkpoint, every)
     loop.given = (known, None) if facts.learns_held_out and whole.in_memory else given
     loop.info.chosen = "" if chosen is None else chosen.why
-    with store.held(checkpoint, "checkpoint"), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with (
+        store.held(checkpoint, "checkpoint"),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        loop.saving(),
+    ):
         torch.manual_seed(derive_seed(seed, "global"))
         loop.prepare(theta)
         if loop.finished is not None:

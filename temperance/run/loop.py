@@ -69,6 +69,7 @@ class Loop:
         self.epoch_loss: list[float] = [0.0, 0.0]
         self.finished: Fitted | None = None
         self.torn = False
+        self.background = store.Background()
         self.given: tuple[Data | None, Data | None] = (None, None)  # as the caller brought them, for reports
 
     # ------------------------------------------------------------------ before the first step
@@ -157,7 +158,7 @@ class Loop:
                     if interrupt.wanted:
                         return INTERRUPTED
                     if self.path is not None and self.info.steps % self.every == 0 and self.info.steps < self.total:
-                        self.save()
+                        self.save(later=True)
             except KeyboardInterrupt:
                 if self.info.steps == 0:
                     raise
@@ -221,9 +222,11 @@ class Loop:
             return False
         return False
 
-    def save(self, fitted: Fitted | None = None, finished: bool = False) -> None:
-        """Write the state, and the posterior as it stands where the method can tell it without the data."""
+    def save(self, fitted: Fitted | None = None, finished: bool = False, later: bool = False) -> None:
+        """Write the state, and the posterior as it stands where the method can tell it without the data; ``later``:
+        while the run goes on."""
         assert self.path is not None
+        self.background.wait()
         state = {
             "method": self.state,
             "global": torch.get_rng_state(),
@@ -240,7 +243,21 @@ class Loop:
         manifest["finished"] = self.total if finished else None
         if self.info.status is OK and not finished:
             manifest["info"]["status"] = asdict(UNFINISHED)
-        store.write_run(self.path, manifest, parts)
+        if later:
+            self.background.write(self.path, manifest, parts)
+        else:
+            store.write_run(self.path, manifest, parts)
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """The folder is left when what is being written there is written, however the run ends."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):  # what ended the run is what there is to say
+                self.background.wait()
+            raise
+        self.background.wait()
 
     def save_unbroken(self) -> None:
         """Save outside the loop: a Ctrl-C takes effect when the run is on the disk."""
@@ -283,10 +300,13 @@ class Loop:
                 self._end_without_posterior(error)
             raise
         self.info.seconds += time.perf_counter() - began
-        if self.path is not None and fitted is not None and not self.torn:
+        if self.path is not None and fitted is not None:
             try:
                 with GracefulInterrupt() as interrupt:  # what was learned is saved and returned, as in the loop
-                    self.save(fitted, finished=status.ok and status is not INTERRUPTED)
+                    if self.torn:
+                        self.background.wait()
+                    else:
+                        self.save(fitted, finished=status.ok and status is not INTERRUPTED)
                 if interrupt.wanted and status is not INTERRUPTED:
                     print("temperance: interrupted while the finished run was being saved; it is whole.")
             except StoreError as error:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,8 +135,11 @@ def open_run(path: str | Path) -> Run:
     return Run(folder, manifest)
 
 
-def write_run(path: str | Path, manifest: Mapping[str, Any], parts: Parts) -> None:
-    """Write a run: ``parts`` maps a name to (JSON form, tensors). All of it appears at once, or none of it.
+def write_run(
+    path: str | Path, manifest: Mapping[str, Any], parts: Parts, *, old: Collection[str] | None = None
+) -> None:
+    """Write a run: ``parts`` maps a name to (JSON form, tensors). All of it appears at once, or none of it. ``old`` are
+    the files that may be removed afterwards if the run does not name them; any, unless told.
 
     Raises :class:`StoreError` on a read-only or full disk, or where ``path`` holds something that is not a run; what
     was there before stays as it was.
@@ -154,7 +158,48 @@ def write_run(path: str | Path, manifest: Mapping[str, Any], parts: Parts) -> No
         raise StoreError(
             f"the run could not be written to {str(folder)!r}: {error}. Nothing was changed there."
         ) from error
-    _sweep(folder, draft.named())
+    _sweep(folder, draft.named(), old)
+
+
+class Background:
+    """Writes runs to a folder in a thread of its own, one after the other, each as it was when it was given: from a
+    copy of its tensors, so that they may change meanwhile. A process killed at any instant leaves a whole run there, if
+    one step older."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def write(self, path: Path, manifest: Mapping[str, Any], parts: Parts) -> None:
+        """Begin to write, once the run before is written."""
+        self.wait()
+        copies = {
+            name: (form, {key: _copy(value) for key, value in given.items()}) for name, (form, given) in parts.items()
+        }
+        # What comes into the folder from now on, draws of a sampler say, is not for this run to remove.
+        old = [file.name for file in path.iterdir()] if path.is_dir() else []
+        self._thread = threading.Thread(target=self._write, args=(path, manifest, copies, old), name="temperance-save")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until what was given is written; what went wrong is raised here."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _write(self, path: Path, manifest: Mapping[str, Any], parts: Parts, old: list[str]) -> None:
+        try:
+            write_run(path, manifest, parts, old=old)
+        except BaseException as error:
+            self._failure = error
+
+
+def _copy(value: Tensor) -> Tensor:
+    """On the processor, in memory of its own; rows of a file stay there, for nothing changes them."""
+    return value if rows.rows_file(value) is not None else value.detach().to("cpu", copy=True)
 
 
 _PLAIN = frozenset(("target", "history", "method", "posterior", "state"))
@@ -312,12 +357,12 @@ def tidy(run: Run) -> None:
     _sweep(run.path, {entry["file"] for entry in entries.values()} | _rows_named(entries))
 
 
-def _sweep(folder: Path, keep: set[str]) -> None:
-    """Remove files that no manifest names any more, and what a killed process left. The new run is safe by now, so
-    nothing that goes wrong here is an error."""
+def _sweep(folder: Path, keep: set[str], old: Collection[str] | None = None) -> None:
+    """Remove files that no manifest names any more, and what a killed process left; of ``old`` alone, where given. The
+    new run is safe by now, so nothing that goes wrong here is an error."""
     with contextlib.suppress(OSError):
         for file in list(folder.iterdir()):
-            if is_file_of_run(file.name) and file.name not in keep:
+            if is_file_of_run(file.name) and file.name not in keep and (old is None or file.name in old):
                 with contextlib.suppress(OSError):
                     file.unlink()
 

@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from temperance.core import files
 from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.linalg import DenseCovariance, DiagonalCovariance, LowRankCovariance
 from temperance.posteriors import Draws, Gaussian, Mixture, Point
+from temperance.run import store
 from tests.run.saved import resealed
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4
@@ -331,3 +333,117 @@ def test_a_process_killed_at_any_instant_leaves_a_loadable_run_that_resumes_exac
     assert final.wait(120) == 0
     one, two = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("reference", "killed"))
     assert torch.equal(one, two)
+
+
+# ---------------------------------------------------------------------- saving while the run goes on
+
+
+def parts_of(value: torch.Tensor) -> dict:
+    return {"state": ({"$tensor": "x"}, {"x": value, "again": value})}
+
+
+def test_what_is_written_later_is_what_was_given(tmp_path, monkeypatch):
+    begin, real = threading.Event(), store.write_run
+
+    def patient(*args, **options):
+        assert begin.wait(30)
+        real(*args, **options)
+
+    monkeypatch.setattr(store, "write_run", patient)
+    writer, value = store.Background(), torch.arange(6.0)
+    writer.write(tmp_path / "run", {}, parts_of(value[2:]))
+    value.zero_()
+    begin.set()
+    writer.wait()
+    writer.wait()  # there is nothing to wait for
+    assert store.open_run(tmp_path / "run").tensors("state")["x"].tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_what_comes_into_the_folder_while_a_run_is_written_stays(tmp_path, monkeypatch):
+    """Draws of a sampler that began in between: the manifest that is being written knows nothing of them."""
+    begin, real = threading.Event(), store.write_run
+
+    def patient(*args, **options):
+        assert begin.wait(30)
+        real(*args, **options)
+
+    store.write_run(tmp_path, {}, parts_of(torch.zeros(3)))
+    (before,) = tmp_path.glob("*.safetensors")
+    monkeypatch.setattr(store, "write_run", patient)
+    writer = store.Background()
+    writer.write(tmp_path, {}, parts_of(torch.ones(3)))
+    (tmp_path / "draws-0123456789ab.run.rows").write_bytes(b"precious")
+    begin.set()
+    writer.wait()
+    assert (tmp_path / "draws-0123456789ab.run.rows").read_bytes() == b"precious"
+    assert not before.exists()
+    store.write_run(tmp_path, {}, parts_of(torch.ones(3)))
+    assert not (tmp_path / "draws-0123456789ab.run.rows").exists()  # nobody ever named it
+
+
+def test_a_run_goes_on_while_it_is_saved_and_ends_when_it_is_saved(tmp_path, monkeypatch):
+    steps, seen, real = [], [], store.write_run
+
+    class Counting(tp.MAP):
+        def step(self, engine, state, batch):
+            steps.append(batch.step)
+            return super().step(engine, state, batch)
+
+    def slow(*args, **options):
+        count = len(steps)
+        if count == 2:  # the first save of the loop
+            while len(steps) < 4 and len(seen) < 1000:
+                time.sleep(0.01)
+                seen.append(count)
+        real(*args, **options)
+
+    monkeypatch.setattr(store, "write_run", slow)
+    tp.fit(target_of(), Counting(), (X, Y), steps=5, batch_size=16, checkpoint=tmp_path / "run", every=2)
+    assert 0 < len(seen) < 1000
+    assert threading.active_count() == 1
+    assert tp.load(tmp_path / "run", network()).info.steps == 5
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_save_that_fails_while_the_run_goes_on_loses_no_result(tmp_path, monkeypatch, torn):
+    real, count = store.write_run, 0
+
+    class Torn(tp.MAP):
+        def step(self, engine, state, batch):
+            state, info = super().step(engine, state, batch)
+            if torn and batch.step == 5:
+                raise KeyboardInterrupt
+            return state, info
+
+    def full(*args, **options):
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise StoreError("No space left on device")
+        real(*args, **options)
+
+    monkeypatch.setattr(store, "write_run", full)
+    with pytest.raises(StoreError, match="No space") as caught:
+        tp.fit(target_of(), Torn(), (X, Y), steps=6, batch_size=16, checkpoint=tmp_path / "run", every=4)
+    assert caught.value.fitted.predict(X).probs.shape == (40, 4)
+    assert threading.active_count() == 1
+
+
+def test_a_run_that_fails_waits_for_its_save(tmp_path, monkeypatch):
+    real = store.write_run
+
+    class Failing(tp.MAP):
+        def step(self, engine, state, batch):
+            if batch.step == 3:
+                raise ZeroDivisionError("mine")
+            return super().step(engine, state, batch)
+
+    def slow(*args, **options):
+        time.sleep(0.3)
+        real(*args, **options)
+
+    monkeypatch.setattr(store, "write_run", slow)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        tp.fit(target_of(), Failing(), (X, Y), steps=5, batch_size=16, checkpoint=tmp_path / "run", every=3)
+    assert threading.active_count() == 1
+    assert store.open_run(tmp_path / "run").manifest["info"]["steps"] == 3
