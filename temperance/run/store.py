@@ -9,6 +9,9 @@ can check every byte.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import os
 import platform
 import re
 import threading
@@ -25,7 +28,7 @@ from torch import Tensor
 from temperance.core import files, sealed
 from temperance.core import growing as rows
 from temperance.core.checks import check_path
-from temperance.core.encoding import decode
+from temperance.core.encoding import decode, tensor_bytes
 from temperance.core.errors import CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run.manifest import check_manifest, reading
@@ -235,8 +238,7 @@ class _Draft:
         entry: dict[str, Any] = {"file": None, "sha256": None, "form": form}
         if plain:
             file = self._fresh(name, ".run.safetensors")
-            _write_tensors(file, {k: v.detach().cpu().contiguous() for k, v in _own(plain).items()})
-            entry |= {"file": file.name, "sha256": files.digest(file)}
+            entry |= {"file": file.name, "sha256": _write_tensors(file, plain)}
         if mapped:
             entry["rows"] = {key: self._keep_rows(value) for key, value in mapped.items()}
         self.entries[name] = entry
@@ -285,14 +287,39 @@ class _Draft:
         }
 
 
-def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
-    """Write and sync a new file of tensors, from their own memory: there is no second copy of a large θ."""
-    file.open("xb").close()
-    try:
-        safetensors.torch.save_file(tensors, file)
-    except safetensors.SafetensorError as error:  # of a full disk too
-        raise OSError(str(error)) from error
-    files.sync(file)
+_NAMES = {  # in the order in which safetensors puts tensors of these kinds
+    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
+    torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write and sync a new file of tensors as safetensors does, byte for byte, and return its digest. From the tensors'
+    own memory, so that there is no second copy of a large θ; and under this name from the start, where safetensors
+    itself begins under one that a killed process would leave behind."""
+    kinds = list(_NAMES)
+    strange = [name for name, value in tensors.items() if value.dtype not in _NAMES]
+    if strange:
+        raise TypeError(f"cannot write down the tensor {strange[0]!r} of dtype {tensors[strange[0]].dtype}")
+    order = sorted(tensors, key=lambda name: (kinds.index(tensors[name].dtype), name))
+    head: dict[str, Any] = {}
+    place = 0
+    for name in order:
+        value = tensors[name]
+        stop = place + value.numel() * value.element_size()
+        head[name] = {"dtype": _NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [place, stop]}
+        place = stop
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with file.open("xb") as stream:
+        first = len(text).to_bytes(8, "little") + text
+        for data in (memoryview(first), *(tensor_bytes(tensors[name]) for name in order)):
+            stream.write(data)
+            digest.update(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return digest.hexdigest()
 
 
 def check_place(path: str | Path) -> Path:
@@ -380,14 +407,3 @@ def _rows_named(entries: Any) -> set[str]:
 def describe_versions() -> dict[str, str]:
     """Who wrote the run."""
     return {"temperance": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory: such ones are copied."""
-    seen: set[int] = set()
-    made: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        place = value.untyped_storage().data_ptr()
-        made[name] = value.clone() if place in seen else value
-        seen.add(place)
-    return made

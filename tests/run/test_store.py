@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -342,6 +344,10 @@ def parts_of(value: torch.Tensor) -> dict:
     return {"state": ({"$tensor": "x"}, {"x": value, "again": value})}
 
 
+def saving() -> bool:
+    return any(thread.name == "temperance-save" for thread in threading.enumerate())
+
+
 def test_what_is_written_later_is_what_was_given(tmp_path, monkeypatch):
     begin, real = threading.Event(), store.write_run
 
@@ -400,7 +406,7 @@ def test_a_run_goes_on_while_it_is_saved_and_ends_when_it_is_saved(tmp_path, mon
     monkeypatch.setattr(store, "write_run", slow)
     tp.fit(target_of(), Counting(), (X, Y), steps=5, batch_size=16, checkpoint=tmp_path / "run", every=2)
     assert 0 < len(seen) < 1000
-    assert threading.active_count() == 1
+    assert not saving()
     assert tp.load(tmp_path / "run", network()).info.steps == 5
 
 
@@ -426,7 +432,7 @@ def test_a_save_that_fails_while_the_run_goes_on_loses_no_result(tmp_path, monke
     with pytest.raises(StoreError, match="No space") as caught:
         tp.fit(target_of(), Torn(), (X, Y), steps=6, batch_size=16, checkpoint=tmp_path / "run", every=4)
     assert caught.value.fitted.predict(X).probs.shape == (40, 4)
-    assert threading.active_count() == 1
+    assert not saving()
 
 
 def test_a_run_that_fails_waits_for_its_save(tmp_path, monkeypatch):
@@ -445,5 +451,48 @@ def test_a_run_that_fails_waits_for_its_save(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "write_run", slow)
     with pytest.raises(ZeroDivisionError, match="mine"):
         tp.fit(target_of(), Failing(), (X, Y), steps=5, batch_size=16, checkpoint=tmp_path / "run", every=3)
-    assert threading.active_count() == 1
+    assert not saving()
     assert store.open_run(tmp_path / "run").manifest["info"]["steps"] == 3
+
+
+def test_files_of_tensors_are_those_that_safetensors_would_write(tmp_path):
+    shared = torch.arange(12.0)
+    tensors = {
+        'π "q"\n': torch.randn(3, 2).t(),
+        "b": torch.tensor(2, dtype=torch.int64),
+        "a": torch.empty(0, 3),
+        "c": torch.tensor([True, False, True]),
+        "half": torch.randn(3).bfloat16(),
+        "view": shared[2:5],
+        "whole": shared,
+        "row": torch.ones(1, 4, dtype=torch.float64).expand(3, -1),
+        "byte": torch.arange(5, dtype=torch.uint8),
+        "f16": torch.randn(2, 2).half(),
+        "i32": torch.arange(3, dtype=torch.int32),
+        "f64": torch.ones((), dtype=torch.float64),
+        "i16": torch.ones(2, dtype=torch.int16),
+        "i8": torch.ones(3, dtype=torch.int8),
+    }
+    digest = store._write_tensors(tmp_path / "mine", tensors)
+    theirs = safetensors.torch.save({name: value.clone().contiguous() for name, value in tensors.items()})
+    assert (tmp_path / "mine").read_bytes() == theirs
+    assert digest == hashlib.sha256(theirs).hexdigest()
+    with pytest.raises(FileExistsError):
+        store._write_tensors(tmp_path / "mine", tensors)
+    with pytest.raises(TypeError, match="'z' of dtype torch.complex64"):
+        store._write_tensors(tmp_path / "other", {"z": torch.zeros(1, dtype=torch.complex64)})
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_save_leaves_no_file_of_another_name_at_any_instant(tmp_path, monkeypatch):
+    """A process that is killed while it writes must leave nothing that makes the folder somebody else's."""
+    seen, real = set(), os.fsync
+
+    def look(handle: int) -> None:
+        seen.update(f.name for f in tmp_path.iterdir())
+        real(handle)
+
+    monkeypatch.setattr(files.os, "fsync", look)
+    fitted_run().save(tmp_path)
+    assert len(seen) >= 3
+    assert all(store.is_file_of_run(name) or name == "manifest.json" for name in seen)
