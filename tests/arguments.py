@@ -297,7 +297,7 @@ LEGAL: dict[str, str] = {
     "-1 0": "rows",
     "0 1.5": "num_targets eps weight_decay",
     "None": (
-        "adapt centre epochs info last norm num_classes outcome patience preconditioner scheduler steps trace "
+        "adapt centre compute epochs info last norm num_classes outcome patience preconditioner scheduler steps trace "
         "transitions tune weights"
     ),
     "True": (

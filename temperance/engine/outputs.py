@@ -88,15 +88,14 @@ def _decided(network: nn.Module, keys: tuple[str, ...]) -> bool:
 
 
 def as_output(out: object) -> Tensor:
-    """The tensor in a network's answer: itself, ``.logits`` of a Hugging Face output, or the first of a tuple."""
-    if isinstance(out, Tensor):
-        return out
-    logits = getattr(out, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(out, tuple) and out and isinstance(out[0], Tensor):
-        return out[0]
-    raise NetworkError(f"the network must return a tensor (or an object with .logits); got {type(out).__name__}.")
+    """The tensor in a network's answer: itself, ``.logits`` of a Hugging Face output, or the first of a tuple. In
+    float32 at least: probabilities of two digits do not sum to one."""
+    found = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+    if found is None and isinstance(out, tuple) and out:
+        found = out[0]
+    if not isinstance(found, Tensor):
+        raise NetworkError(f"the network must return a tensor (or an object with .logits); got {type(out).__name__}.")
+    return found.float() if found.is_floating_point() and found.dtype.itemsize < 4 else found
 
 
 def functional(network: nn.Module, values: Mapping[str, Tensor], x: Inputs) -> Tensor:

@@ -25,6 +25,7 @@ from temperance.core.errors import ArgumentError, NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import Inputs, first_tensor, map_tensors, named_tensors
 from temperance.engine.outputs import DICT_RULE, call
+from temperance.engine.precision import compute_in
 from temperance.engine.workspace import BATCH_NORMS, fresh_values, moving_buffers, working_copy
 from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
@@ -49,6 +50,9 @@ class Target:
         subset: the part of the network that is random; the rest stays as it is.
         freeze_batch_norm: keep batch norms in evaluation mode, so that the likelihood of one example does not depend on
             its neighbours in the batch.
+        compute: ``torch.bfloat16`` has the network compute in half precision (``torch.autocast``), in training and
+            prediction. θ stays in float32, as do gradients, noise, moments, what the likelihood sees, and passes that
+            measure curvature or linearise the network.
 
     >>> from temperance.model.likelihoods import Categorical
     >>> from temperance.model.priors import GaussianPrior
@@ -65,6 +69,7 @@ class Target:
     likelihood_temperature: float = 1.0
     subset: Subset = None
     freeze_batch_norm: bool = False
+    compute: torch.dtype | None = None
     layout: Layout = field(init=False)
     """The names and places of the numbers in θ."""
     moving: Mapping[str, Tensor] = field(init=False)
@@ -86,6 +91,8 @@ class Target:
         check_positive(self.likelihood_temperature, "likelihood_temperature")
         check_flag(self.freeze_batch_norm, "freeze_batch_norm")
         check_subset(self.subset, "subset")
+        if self.compute not in (None, torch.bfloat16):
+            raise ArgumentError(f"`compute` must be torch.bfloat16, or None for float32; got {shown(self.compute)}.")
         if not isinstance(self.network, nn.Module):
             raise NetworkError(f"`network` must be a torch.nn.Module; got {type(self.network).__name__}.")
         parameters = self.network.named_parameters()
@@ -100,12 +107,27 @@ class Target:
             temperature=float(self.temperature),
             likelihood_temperature=float(self.likelihood_temperature),
         )
+        layout = self._layout(names, self.prior)
+        self._check_precision(layout.dtype)
         self._set(
-            layout=self._layout(names, self.prior),
+            layout=layout,
             moving=moving_buffers(self.network, self.freeze_batch_norm),
             learned_start={},
         )
         self.bound_prior  # a prior that does not fit the network is refused here  # noqa: B018
+        if self.compute is not None:
+            compute_in(self.network, self.compute)
+
+    def _check_precision(self, dtype: torch.dtype) -> None:
+        """Small changes of a weight in half precision are rounded away: chains stand still, and nothing says so."""
+        if dtype.itemsize < 4:
+            raise NetworkError(
+                f"the network's random parameters must be float32 or float64; got {dtype}, which rounds small steps "
+                "and noise away. Give network.float(), and to compute in half precision Target(..., "
+                "compute=torch.bfloat16); frozen parameters may stay as they are (`subset`)."
+            )
+        if self.compute is not None and dtype != torch.float32:
+            raise ArgumentError(f"`compute` {self.compute} needs random parameters in float32; got {dtype}.")
 
     def _layout(self, names: Sequence[str], prior: Prior) -> Layout:
         """The network's parameters ``names``, then what the prior learns about them, then what the likelihood does."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import math
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from temperance.core.errors import ArgumentError, NumericalError
 from temperance.core.seeds import check_seed
 from temperance.data.data import Data
 from temperance.engine.engine import Engine
+from temperance.engine.precision import plain_copy
 from temperance.inference.curvature.evidence import Tune, evidence_gradient
 from temperance.model.target import Target
 from temperance.posteriors import CurvatureGaussian, Density, Posterior, Spread, centre_of
@@ -146,7 +146,7 @@ class Fitted:
             raise ArgumentError(f"`component` must be from 0 to {len(parts) - 1}; got {shown(component)}.")
         centre = centre_of(parts[chosen][1])
         theta = centre.mean
-        made = unmasked(copy.deepcopy(self.target.network))
+        made = unmasked(plain_copy(self.target.network))
         values = dict(self.target.layout.unflatten(theta, "network"))
         with torch.no_grad():
             for name, parameter in made.named_parameters():

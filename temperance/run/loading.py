@@ -134,7 +134,7 @@ def check_posterior(posterior: Posterior, layout: Layout) -> None:
 def _settings_in(run: store.Run) -> dict[str, Any]:
     """What the target was made of; checked here, so that what ``Target`` refuses is about the user's network."""
     settings = run.value("target")
-    if not isinstance(settings, dict) or set(settings) != set(_TARGET):
+    if not isinstance(settings, dict) or set(settings) - {"compute"} != set(_TARGET):
         raise CorruptRunError(f"the run {str(run.path)!r} holds no target.")
     for name, kind in _TARGET.items():
         value = settings[name]
@@ -142,6 +142,10 @@ def _settings_in(run: store.Run) -> dict[str, Any]:
             raise CorruptRunError(
                 f"the target of the run {str(run.path)!r} is damaged: its {name} cannot be {value!r}."
             )
+    if "compute" in settings and settings["compute"] is not torch.bfloat16:
+        raise CorruptRunError(
+            f"the target of the run {str(run.path)!r} is damaged: its compute cannot be {settings['compute']!r}."
+        )
     try:
         check_subset(settings["subset"], "subset")
     except ArgumentError as error:

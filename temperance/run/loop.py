@@ -154,6 +154,8 @@ class Loop:
                     self.info.seconds = time.perf_counter() - began
                     bar.advance_to(self.info.steps, info.loss, last=self.info.steps == self.total)
                     if info.done:
+                        if interrupt.wanted:  # it came in a step after which there is none: nothing is cut short
+                            print("temperance: interrupted in the last step of the run, which is whole.")
                         return info.status
                     if interrupt.wanted:
                         return INTERRUPTED

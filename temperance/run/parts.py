@@ -61,8 +61,9 @@ def describe(
 
 
 def target_settings(target: Target) -> dict[str, Any]:
-    """What a target is made of beside the network."""
+    """What a target is made of beside the network; ``compute`` only where it is told, as older runs have it."""
     return {
+        **({} if target.compute is None else {"compute": target.compute}),
         "likelihood": target.likelihood,
         "prior": target.prior,
         "temperature": target.temperature,

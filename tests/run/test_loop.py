@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -64,6 +64,23 @@ class _TornStep(tp.MAP):
         if batch.step == self.at:
             raise KeyboardInterrupt
         return state, info
+
+
+@dataclass(frozen=True, eq=False)
+class _StruckAtTheEnd(tp.MAP):
+    def step(self, engine, state, batch):
+        state, info = super().step(engine, state, batch)
+        if batch.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+            info = replace(info, done=True)
+        return state, info
+
+
+def test_an_interrupt_in_the_step_that_ends_a_run_is_heard(capsys):
+    made = tp.fit(real(), _StruckAtTheEnd(), (X, Y), epochs=5, batch_size=5)
+    assert made.info.steps == 8
+    assert made.info.status.code == "ok"
+    assert "interrupted in the last step of the run, which is whole" in capsys.readouterr().out
 
 
 def test_an_interrupt_in_the_middle_of_a_step_leaves_the_last_checkpoint(tmp_path):

@@ -479,7 +479,7 @@ def test_files_of_tensors_are_those_that_safetensors_would_write(tmp_path):
     assert digest == hashlib.sha256(theirs).hexdigest()
     with pytest.raises(FileExistsError):
         store._write_tensors(tmp_path / "mine", tensors)
-    with pytest.raises(TypeError, match="'z' of dtype torch.complex64"):
+    with pytest.raises(TypeError, match=r"'z' of dtype torch\.complex64"):
         store._write_tensors(tmp_path / "other", {"z": torch.zeros(1, dtype=torch.complex64)})
     assert not (tmp_path / "other").exists()
 

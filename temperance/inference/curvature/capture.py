@@ -23,6 +23,7 @@ from temperance.core.errors import NetworkError
 from temperance.data.sources import Inputs, first_tensor, map_tensors
 from temperance.engine import outputs as forward
 from temperance.engine.engine import Engine
+from temperance.engine.precision import computes_coarsely, full_precision
 from temperance.inference.curvature.attention import AttentionLayer, Spelled, spelled
 from temperance.inference.curvature.layers import Layer, layer_of
 from temperance.model.theta import Entry
@@ -55,7 +56,7 @@ class CapturedPass:
             self.outputs, edges, cotangent.to(self.outputs), retain_graph=True, allow_unused=True
         )
         # A layer may be called and its output thrown away.
-        found = [self.outputs.new_zeros(s) if g is None else g for g, s in zip(answer, shapes, strict=True)]
+        found = [self.outputs.new_zeros(s) if g is None else _wide(g) for g, s in zip(answer, shapes, strict=True)]
         made, at = [], 0
         for calls in self.calls:
             own = found[at : at + len(calls.edges)]
@@ -95,6 +96,7 @@ class Capture:
         self.rest: dict[str, list[Entry]] = {}
         self.turned: set[str] = set()
         self._repeats: dict[str, list[float]] = {}
+        self.coarse = computes_coarsely(self.network)
         self._find_layers()
 
     @property
@@ -154,7 +156,7 @@ class Capture:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), full_precision(self.network):
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
@@ -178,7 +180,7 @@ class Capture:
             def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
                 given = args[0] if args else next(iter(kwargs.values()))
                 if isinstance(output, Tensor) and isinstance(given, Tensor) and output.requires_grad:
-                    found = given.detach()
+                    found = _wide(given.detach())
                     calls[index].inputs.append(_turned([found])[0] if calls[index].turned else found)
                     # The edge, not the tensor: an operation in place may change the tensor afterwards.
                     calls[index].edges.append(get_gradient_edge(output))
@@ -276,7 +278,7 @@ class Capture:
                 if turned:
                     inputs, gradients = _turned(inputs), _turned(gradients)
                 made = layer.jacobian(inputs, gradients, rows)
-                if all(_agrees(layer, made[row], truth[row]) for row in truth):
+                if all(_agrees(layer, made[row], truth[row], self.coarse) for row in truth):
                     self.turned.update({layer.name} if turned else ())
                     return _repeats(inputs, rows)
         return None
@@ -316,6 +318,11 @@ def spelled_out(attentions: Sequence[Spelled], layers: Sequence[Layer]) -> Itera
         yield
 
 
+def _wide(value: Tensor) -> Tensor:
+    """Half precision, of a frozen part of the network, in float32: moments are sums over many rows."""
+    return value.float() if value.is_floating_point() and value.dtype.itemsize < 4 else value
+
+
 def _turned(tensors: list[Tensor]) -> list[Tensor]:
     """The second dimension first."""
     return [value.transpose(0, 1) if value.dim() > 1 else value for value in tensors]
@@ -326,10 +333,10 @@ def _repeats(inputs: list[Tensor], rows: int) -> list[float]:
     return [value.shape[0] / rows if value.dim() else 0.0 for value in inputs]
 
 
-def _agrees(layer: Layer, made: Tensor, truth: dict[str, Tensor]) -> bool:
+def _agrees(layer: Layer, made: Tensor, truth: dict[str, Tensor], coarse: bool) -> bool:
     true = torch.cat([truth[e.name].flatten() for e in layer.entries.values()])
     if made.shape != true.shape:
         return False
-    tolerance = 1e-9 if made.dtype == torch.float64 else 1e-3
+    tolerance = 0.03 if coarse else 1e-9 if made.dtype == torch.float64 else 1e-3
     size = float(true.abs().max())
     return float((made - true).abs().max()) <= tolerance * max(size, 1e-12)

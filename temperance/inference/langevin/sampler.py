@@ -413,7 +413,13 @@ def check_num_data(batch: Batch) -> None:
 
 
 def refuse_random_energies(engine: Engine, method: str) -> None:
-    """A Metropolis decision needs an energy that is a function of θ: no dropout, no statistics that move."""
+    """A Metropolis decision needs an energy that is a function of θ: no dropout, no statistics that move, no rounding
+    of the size of the differences that it decides by."""
+    if engine.target.compute is not None:
+        raise ArgumentError(
+            f"`compute` of the target must be None for {method}, which decides by small differences of energies; got "
+            f"{engine.target.compute}. SGLD, SGHMC, SGNHT, variational methods and optimisers take it."
+        )
     for name, module in engine.network.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise NetworkError(f"{method} needs an energy that is a function of θ; {name!r} drops at random. Set p=0.")

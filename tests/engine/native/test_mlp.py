@@ -434,9 +434,8 @@ def test_data_that_are_left_to_autograd():
     assert NativeMLP.of(*rest, good.x[:, :2], good.y) is None
     assert NativeMLP.of(*rest, good.x, good.y.float()) is None
     assert NativeMLP.of(*rest, good.x.to("meta"), good.y) is None
-    half = copy.deepcopy(t.network).bfloat16()
-    target = Target(half, Categorical(), GaussianPrior(1.0))
-    assert NativeMLP.of(target.network, target.layout, *rest[2:], good.x.bfloat16(), good.y) is None
+    half = Target(t.network, Categorical(), GaussianPrior(1.0), compute=torch.bfloat16)
+    assert NativeMLP.of(half.network, half.layout, *rest[2:], good.x, good.y) is None
 
 
 def test_a_subset_of_the_weights_is_left_to_autograd():
