@@ -62,6 +62,8 @@ class Loop:
         self.rows, self.per_epoch, self.total, self.seed = rows, per_epoch, total, seed
         self.settings = run
         self.path = None if checkpoint is None else check_path(checkpoint, "checkpoint")
+        if self.path is not None:
+            store.check_one_writer(self.path, "checkpoint")
         self.every = every
         self.state: Any = None
         self.info = RunInfo(total_steps=total, data={"rows": len(data), "name": data.info.name})

@@ -29,7 +29,7 @@ from temperance.core import files, sealed
 from temperance.core import growing as rows
 from temperance.core.checks import check_path
 from temperance.core.encoding import decode, tensor_bytes
-from temperance.core.errors import CorruptRunError, MismatchError, StoreError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, StoreError
 from temperance.core.version import __version__
 from temperance.run.manifest import check_manifest, reading
 
@@ -337,6 +337,21 @@ def check_place(path: str | Path) -> Path:
             raise
         raise StoreError(f"the run could not be written to {str(folder)!r}: {error}.") from error
     return folder
+
+
+def check_one_writer(path: Path, argument: str) -> None:
+    """Refuse one folder for all processes that a launcher (``torchrun``, ``accelerate launch``) has started with one
+    script: each would take what another has written for its own. A folder that ends in the process's number is its own.
+    """
+    world, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
+    if not (world.isdigit() and rank.isdigit()) or int(world) < 2:
+        return
+    if int(rank) not in {int(number) for number in re.findall(r"\d+", path.name)}:
+        raise ArgumentError(
+            f"`{argument}` must be another folder for each of the {world} processes that were started together (each "
+            f"of them fits by itself); got {str(path)!r} in process {rank}. Put its number into the name, "
+            f"{argument}=f\"{path.name}-{{os.environ['RANK']}}\", or start one process."
+        )
 
 
 def held(path: str | Path | None, argument: str = "path") -> contextlib.AbstractContextManager[None]:

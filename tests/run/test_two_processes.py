@@ -12,7 +12,7 @@ import pytest
 
 import temperance as tp
 from temperance.core import files
-from temperance.core.errors import CorruptRunError, StoreError
+from temperance.core.errors import ArgumentError, CorruptRunError, StoreError
 from temperance.decide import learn_actively
 from temperance.run import store
 from tests.lab.fake import make
@@ -135,3 +135,20 @@ def test_what_a_killed_save_left_is_removed_when_the_run_goes_on(tmp_path):
     assert {f.name for f in place.iterdir()} == before | set(left)  # a reader removes nothing
     tp.fit(target_of(), tp.MAP(lr=0.01), (X, Y), epochs=2, checkpoint=place)
     assert {f.name for f in place.iterdir()} == before
+
+
+def test_processes_that_were_started_together_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    options = {"epochs": 1}
+    for name in ("run", "run-0", "run-11", "run-0-of-2"):
+        with pytest.raises(ArgumentError, match=r"`checkpoint` must be another folder for each of the 2 processes"):
+            tp.fit(target_of(), tp.MAP(), (X, Y), checkpoint=tmp_path / "1" / name, **options)
+    assert not (tmp_path / "1").exists()
+    for name in ("run-1", "rank01", "1"):
+        tp.fit(target_of(), tp.MAP(), (X, Y), checkpoint=tmp_path / name, **options).save(tmp_path / "saved")
+    tp.fit(target_of(), tp.MAP(), (X, Y), **options)  # nothing is shared
+    for world, rank in (("1", "0"), ("", ""), ("two", "1")):
+        monkeypatch.setenv("WORLD_SIZE", world)
+        monkeypatch.setenv("RANK", rank)
+        tp.fit(target_of(), tp.MAP(), (X, Y), checkpoint=tmp_path / "run", **options)
