@@ -234,7 +234,7 @@ LEGAL_OF_FUNCTIONS: dict[str, str] = {
         "diagnose.kinetic_interval.size diagnose.kinetic_interval.level diagnose.loss_along.points "
         "diagnose.predictions.max_quantities diagnose.predictions.batch_size diagnose.prior_outputs.draws "
         "diagnose.prior_predictive.draws "
-        "diagnose.weights.max_parameters fit.steps inference.ladder.count load.path "
+        "diagnose.weights.max_parameters fit.accumulate fit.steps inference.ladder.count load.path "
         "nn.ResNet20.in_channels nn.ResNet20.out_features nn.group_norm.groups optim.weight_decay_of.num_data "
         "decide.bayes_action.samples plot.covariance.max_parameters plot.coverage.level plot.predicted_observed.level "
         "plot.predicted_observed.most plot.regression_band.level plot.reliability.bins plot.reliability.level "

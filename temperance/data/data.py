@@ -115,6 +115,22 @@ class Batch:
             streams=stop - first,
         )
 
+    def rows(self, first: int, stop: int) -> Batch:
+        """Some of the rows, of each stream."""
+        at = (slice(first, stop),) if self.streams is None else (slice(None), slice(first, stop))
+        return replace(
+            self,
+            x=map_tensors(lambda t: t[at], self.x),
+            y=self.y[at],
+            index=None if self.index is None else self.index[at],
+            weights=None if self.weights is None else self.weights[at],
+        )
+
+    def pieces(self, count: int) -> list[Batch]:
+        """The rows in at most ``count`` pieces, as equal as can be; each still of the same epoch, step and N."""
+        size = -(-self.size // count)
+        return [self.rows(k, min(k + size, self.size)) for k in range(0, self.size, size)] if count > 1 else [self]
+
     def to(self, device: torch.device) -> Batch:
         """The same batch on ``device``; itself when it is there already."""
         if self.y.device == device and (self.weights is None or self.weights.device == device):

@@ -39,6 +39,7 @@ class Engine:
         example: a few inputs, to try things on.
         compile: compile gradients with ``torch.compile``: worth its minute for long runs of small networks. Without a
             compiler on the machine, a warning says so and everything works as before.
+        accumulate: in so many pieces a batch goes through the network for its gradient.
 
     >>> from temperance.model.likelihoods import Categorical
     >>> from temperance.model.priors import GaussianPrior
@@ -48,8 +49,15 @@ class Engine:
     """
 
     def __init__(
-        self, target: Target, data: Data | None = None, *, example: Inputs | None = None, compile: bool = False
+        self,
+        target: Target,
+        data: Data | None = None,
+        *,
+        example: Inputs | None = None,
+        compile: bool = False,
+        accumulate: int = 1,
     ) -> None:
+        self.accumulate = accumulate
         if data is not None:
             example = first_rows(data).x
         if example is not None:
@@ -72,7 +80,7 @@ class Engine:
         if target is self.target:
             return self
         if target.network is not self.target.network or target.layout != self.layout:
-            return Engine(target, example=self.example, compile=self.is_compiled)
+            return Engine(target, example=self.example, compile=self.is_compiled, accumulate=self.accumulate)
         made = copy.copy(self)
         made.target = target
         made._compile(self.is_compiled)  # what was compiled has the old likelihood inside
@@ -82,6 +90,14 @@ class Engine:
     def is_compiled(self) -> bool:
         """Whether gradients are compiled."""
         return self._compiled_stack is not None
+
+    def needs_whole_batches(self, method: str) -> None:
+        """Raise for a method whose step looks at all rows of a batch together, where it shall come in pieces."""
+        if self.accumulate > 1:
+            raise ArgumentError(
+                f"`accumulate` must be 1 for {method}, which looks at all rows of a batch together; got "
+                f"{self.accumulate}. Give a smaller `batch_size`."
+            )
 
     # ------------------------------------------------------------------ of the target
 
@@ -158,14 +174,17 @@ class Engine:
         self.workspace.set_training(True)
         grad.zero_()
         compiled = self._compiled_network
-        outputs = forward.call(self.network, batch.x) if compiled is None else compiled(batch.x)
-        outputs = self.likelihood.arrange(outputs)
-        nll = self.likelihood.weighed(outputs, batch.y, self.workspace.learned, batch.weights) / batch.size
-        if nll.requires_grad:  # else no output depends on a random parameter
-            (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
+        losses = []
+        for piece in batch.pieces(self.accumulate):
+            outputs = forward.call(self.network, piece.x) if compiled is None else compiled(piece.x)
+            outputs = self.likelihood.arrange(outputs)
+            nll = self.likelihood.weighed(outputs, piece.y, self.workspace.learned, piece.weights) / batch.size
+            if nll.requires_grad:  # else no output depends on a random parameter
+                (nll if self.likelihood_temperature == 1.0 else nll / self.likelihood_temperature).backward()
+            losses.append(nll.detach())
         if prior:
             self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
-        return nll.detach()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def gradients(
         self,
@@ -183,7 +202,16 @@ class Engine:
             own = batch if batch.streams is None else batch.stream(0)
             return self.gradient(row, own, slope, buffers, prior=prior).unsqueeze(0)
         self.workspace.set_training(True)
-        losses = self._stacked_gradients(theta, batch, grad)
+        pieces = batch.pieces(self.accumulate)
+        if len(pieces) == 1:
+            losses = self._stacked_gradients(theta, batch, grad)
+        else:
+            losses, total = grad.new_zeros(len(grad)), torch.zeros_like(grad)
+            for piece in pieces:
+                share = piece.size / batch.size
+                losses += share * self._stacked_gradients(theta, piece, grad)
+                total.add_(grad, alpha=share)
+            grad.copy_(total)
         if prior:
             self.bound_prior.add_gradient(theta, grad, -1.0 / batch.num_data)
         return losses

@@ -46,6 +46,7 @@ def fit(
     checkpoint: str | Path | None = None,
     every: int | None = None,
     compile: bool = False,
+    accumulate: int = 1,
     progress: bool | None = None,
     throw: bool = True,
 ) -> Fitted:
@@ -67,6 +68,9 @@ def fit(
         every: steps between checkpoints; an epoch unless told (100 steps where an epoch is one step).
         compile: compile gradients with ``torch.compile``: worth its minute for long runs of small networks. Without a
             compiler on the machine, a warning says so and everything works as before.
+        accumulate: take the gradient of a batch in so many pieces, one after the other, for batches whose activations
+            do not fit into memory at once. The result is that of the whole batch, to rounding, but for what a network
+            does with a batch as such: dropout draws other masks, a batch norm sees a piece.
         progress: show a progress bar; ``None`` shows it on a terminal.
         throw: raise :class:`NumericalError` when the run fails; otherwise look at ``fitted.info.status``.
 
@@ -96,6 +100,7 @@ def fit(
         raise ArgumentError(f"`method` must be a temperance method such as MAP(lr=1e-3); got {shown(method)}.")
     seed = check_seed(seed)
     check_flag(compile, "compile")
+    check_count(accumulate, "accumulate")
     check_flag(throw, "throw")
     check_flag(progress, "progress", optional=True)
     if every is not None:
@@ -122,12 +127,13 @@ def fit(
     if target.likelihood.learned_parameters() and (isinstance(start, nn.Module) or (start is None and not total)):
         target = _after_training(target, start, prepared, tell=not total)
     theta = None if start is None else target.theta_of(start)
-    engine = Engine(target, prepared, compile=compile)
+    engine = Engine(target, prepared, compile=compile, accumulate=accumulate)
     run = {
         **settings,
         "seed": seed,
         "batch_size": batch_size,
         "compile": compile,
+        **({} if accumulate == 1 else {"accumulate": accumulate}),
         "data": whole.fingerprint(),
         "num_data": len(whole),
         "held_out": None if held is None else held.fingerprint(),

@@ -132,8 +132,9 @@ class Loop:
     def _check_same_run(self, saved: store.Run) -> None:
         check_same_network(saved, self.engine.target)
         then = saved.entry("run", dict)
-        changed = [key for key, now in self.settings.items() if then.get(key) != now]
-        differences = [_DIGESTS.get(key) or f"{key} ({then.get(key)!r}, now {self.settings[key]!r})" for key in changed]
+        now = self.settings
+        changed = [key for key in dict.fromkeys([*now, *then]) if then.get(key) != now.get(key)]
+        differences = [_DIGESTS.get(key) or f"{key} ({then.get(key)!r}, now {now.get(key)!r})" for key in changed]
         if differences:
             raise MismatchError(
                 f"the checkpoint {str(self.path)!r} belongs to another run; these differ: {'; '.join(differences)}. "

@@ -107,6 +107,8 @@ class Particles(Inference[ParticleState]):
         """See :class:`Inference`. Particles start at rows that were given, or each at fresh weights."""
         (rng,) = rngs
         engine.target.refuse_batch_norm(type(self).__name__)
+        if self.space == "functions":
+            engine.needs_whole_batches(f"{type(self).__name__} in function space")
         engine.target.refuse_learned_scales(
             type(self).__name__, "a few particles follow the gradient to where the learned scales vanish"
         )

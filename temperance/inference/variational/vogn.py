@@ -80,6 +80,7 @@ class VOGN(NaturalGradient):
     def init(self, engine: Engine, starts: Starts, rngs: Sequence[torch.Generator]) -> NaturalState:
         """See :class:`Inference`."""
         engine.target.refuse_batch_norm("VOGN")
+        engine.needs_whole_batches("VOGN")
         if gaussian_precision(engine.bound_prior, engine.target.initial_theta()) is None:
             raise ArgumentError(
                 "`prior` must be made of independent Gaussians for VOGN, whose curvature they join; use IVON or "
