@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,14 +17,16 @@ Y = torch.arange(40) % 3
 
 
 class Largest(TorchDispatchMode):
-    """Sees the size of the largest tensor that any operation made in memory of its own."""
+    """Sees the size of the largest tensor that any operation gave, in other memory than that of those to ``ignore``."""
 
-    numbers = 0
+    def __init__(self, ignore: Sequence[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self.numbers, self.known = 0, {value.untyped_storage().data_ptr() for value in ignore}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for value in tree_leaves(made):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in self.known:
                 self.numbers = max(self.numbers, value.untyped_storage().nbytes() // value.element_size())
         return made
 

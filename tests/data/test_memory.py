@@ -1,0 +1,93 @@
+"""Many rows are looked at without a copy of them, and without a list of as many numbers."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+import torch
+
+import temperance as tp
+from temperance.core.errors import DataError
+from tests.predict.test_memory import Largest
+
+ROWS = 3_000_000
+
+
+class Many(torch.utils.data.Dataset):
+    """Rows that cost nothing until they are asked for."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2,), float(k % 5)), k % 3
+
+
+def target_of(outputs: int) -> tp.Target:
+    likelihood = tp.Categorical() if outputs > 1 else tp.Normal(1.0)
+    return tp.Target(tp.nn.MLP(2, [4], outputs), likelihood, tp.GaussianPrior(1.0))
+
+
+def test_a_lazy_data_set_is_walked_through_without_lists():
+    data = tp.data.Data.of(Many())
+    tp.fit(target_of(3), tp.MAP(), Many(), steps=1, batch_size=4)  # what is imported on the way is no matter
+    tracemalloc.start()
+    with Largest() as seen:
+        fitted = tp.fit(target_of(3), tp.MAP(), data, steps=3, batch_size=4)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert fitted.info.steps == 3
+    assert peak < 4_000_000  # a list of the rows alone has eight bytes for each of three million
+    assert seen.numbers <= ROWS  # the order of one epoch
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_rows_in_memory_are_prepared_and_fingerprinted_without_a_copy(outputs):
+    x = torch.zeros(ROWS, 2)
+    y = torch.zeros(ROWS, 1) if outputs == 1 else torch.zeros(ROWS, dtype=torch.int64)
+    data, target = tp.data.Data(x, y), target_of(outputs)
+    tracemalloc.start()
+    with Largest(ignore=(x, y)) as seen:
+        prepared = target.prepare(data)
+        prepared.fingerprint()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert prepared.x.data_ptr() == x.data_ptr()
+    assert seen.numbers < 2 * ROWS // 2
+    assert peak < 4_000_000
+
+
+def test_what_is_not_finite_is_found_in_any_piece():
+    x = torch.zeros(ROWS, 2)
+    for row in (0, ROWS // 2, ROWS - 1):
+        x[row, 1] = torch.nan
+        with pytest.raises(DataError, match=r"must be finite; got NaN or infinity in x \(1 rows\)"):
+            tp.data.Data(x, torch.zeros(ROWS)).check_finite()
+        x[row, 1] = 0.0
+    tp.data.Data(x, torch.zeros(ROWS)).check_finite()
+
+
+def test_a_fingerprint_sees_every_piece_and_is_that_of_any_other_layout():
+    x, y = torch.zeros(ROWS, 2), torch.zeros(ROWS)
+    before = tp.data.Data(x, y).fingerprint()
+    assert tp.data.Data(torch.zeros(2, ROWS).T, y).fingerprint() == before
+    for row in (0, ROWS // 2, ROWS - 1):
+        x[row, 1] = 1.0
+        assert tp.data.Data(x, y).fingerprint() != before
+        x[row, 1] = 0.0
+    assert tp.data.Data(x, y).fingerprint() == before
+
+
+@pytest.mark.parametrize("rows", [[-1, 3], [True, False, True] + [False] * 97, slice(5, None, 30)])
+def test_a_part_of_a_lazy_data_set_is_what_indexing_gives(rows):
+    class Few(Many):
+        def __len__(self) -> int:
+            return 100
+
+    index = rows if isinstance(rows, slice) else torch.tensor(rows)
+    part = tp.data.Data.of(Few()).subset(index)
+    wanted = torch.arange(100)[index]
+    assert part.x[:, 0].tolist() == (wanted % 5).tolist()
+    again = part.subset([1, 0])
+    assert again.y.tolist() == (wanted[[1, 0]] % 3).tolist()
