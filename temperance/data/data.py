@@ -11,6 +11,7 @@ with B the number of rows in *this* batch, so that a ragged last batch is as unb
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -452,7 +453,9 @@ def _as_tensor(value: Any, argument: str) -> Tensor:
             raise TypeError(f"dtype {array.dtype}")
         if array.dtype == np.float64 and not isinstance(value, np.ndarray):
             array = array.astype(np.float32)
-        return torch.from_numpy(np.ascontiguousarray(array))
+        with warnings.catch_warnings():  # of arrays that may not be written to, a file that is mapped: nobody does
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(np.ascontiguousarray(array))
     except (TypeError, ValueError) as error:
         raise DataError(
             f"`{argument}` must be a tensor or an array of numbers; got {type(value).__name__} ({error})."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,3 +92,13 @@ def test_a_part_of_a_lazy_data_set_is_what_indexing_gives(rows):
     assert part.x[:, 0].tolist() == (wanted % 5).tolist()
     again = part.subset([1, 0])
     assert again.y.tolist() == (wanted[[1, 0]] % 3).tolist()
+
+
+def test_a_mapped_file_is_read_as_it_is_needed(tmp_path, recwarn):
+    np.save(tmp_path / "x.npy", np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2) / ROWS)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    data = tp.data.Data(mapped, np.zeros(ROWS, dtype=np.int64))
+    assert data.x.data_ptr() == mapped.__array_interface__["data"][0]
+    assert tp.fit(target_of(3), tp.MAP(), data, steps=3).info.steps == 3
+    assert data.x[-1].tolist() == pytest.approx(mapped[-1].tolist())
+    assert not [told for told in recwarn if "writable" in str(told.message)]
