@@ -44,6 +44,7 @@ _WORTH = (
 _NUMBERS = 2**22  # of a covariance held at once
 _SLOPES = 20_000  # gradients of single outputs that the rows may cost: a thousand rows of twenty classes
 _ENTRIES, _FEWEST = 2**30, 200  # of their Jacobians, too: four hundred rows of a ResNet-20; but no fewer rows than this
+_HELD, _COPIES = 2**29, 4  # numbers of posteriors of several widths held at once, each so many copies of θ
 _COARSE, _FINE = 64, 256  # points of a Gaussian in several outputs, and in one or two
 _MANY_OUTPUTS = 200  # from which their covariance is not made
 _LEAST = 1e-3  # of what a row leaves to others, where a factored curvature says that it leaves nothing
@@ -263,6 +264,10 @@ class _Choice:
         """For each width the mean loss of the rows, by shift of the noise."""
         if not widths:
             return {}
+        at_once = max(1, _HELD // (_COPIES * self.engine.layout.size))
+        if len(widths) > at_once:  # of a large network not all posteriors at once, and so many passes more
+            parts = [self._losses(widths[k : k + at_once], shifts) for k in range(0, len(widths), at_once)]
+            return {width: losses for part in parts for width, losses in part.items()}
         moved = self.learned(shifts)
         totals = torch.zeros(len(widths), len(shifts), dtype=torch.float64)
         for k, rows in self.rows_under([self.posterior.at_width(w) for w in widths]):

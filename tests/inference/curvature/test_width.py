@@ -134,6 +134,33 @@ def test_a_row_of_no_weight_says_nothing_even_where_it_is_impossible():
     assert _Choice(engine, posterior, ones, False, 1000).best(Width()) == (1.0, 0.0)  # nothing can be told
 
 
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("curvature", [tp.KFAC(), tp.Diagonal()], ids=lambda c: type(c).__name__)
+def test_widths_that_are_tried_one_by_one_give_the_same_choice(monkeypatch, curvature, learns):
+    """Of a large network; and no more posteriors than that are held at once."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 3, generator=rng)
+    y = (x[:, :1] * 0.7 + 0.3 * torch.randn(120, 1, generator=rng)).contiguous()
+    target = tp.Target(tp.nn.MLP(3, [8], 1), tp.Normal() if learns else tp.Normal(0.3), tp.GaussianPrior(1.0))
+    held, real = [], _Choice.rows_under
+
+    def watched(self, found):
+        held.append(len(found))
+        yield from real(self, found)
+
+    monkeypatch.setattr(_Choice, "rows_under", watched)
+    made = []
+    for limit in (room._HELD, 1):
+        monkeypatch.setattr(room, "_HELD", limit)
+        held.clear()
+        fitted = tp.fit(target, tp.Laplace(tp.MAP(lr=1e-2), curvature=curvature), (x, y), epochs=10, seed=0)
+        made.append((fitted.predict(x).mean(), fitted.predict(x).std(), max(held)))
+    assert torch.equal(made[0][0], made[1][0])
+    assert torch.equal(made[0][1], made[1][1])
+    assert made[0][2] > 5
+    assert made[1][2] == 1
+
+
 def test_a_width_is_not_mistaken_for_one_that_was_tried_before():
     """Covariances come and go while widths are tried: an address that is used again is another covariance."""
     x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
