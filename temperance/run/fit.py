@@ -153,6 +153,8 @@ def fit(
         loop.prepare(theta)
         if loop.finished is not None:
             loop.finished.data, loop.finished.held_out = loop.given
+            for remark in loop.finished.info.remarks:  # as when it ended: whoever asks now has perhaps not heard it
+                warnings.warn(remark, TemperanceWarning, stacklevel=2)
             return loop.finished
         _warn_of_absurd_prior(engine, prepared, seed)
         status = loop.run(progress)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import temperance as tp
-from temperance.core.errors import MismatchError, NumericalError, StoreError
+from temperance.core.errors import MismatchError, NumericalError, StoreError, TemperanceWarning
 from temperance.inference.base import NeedsData
 from temperance.run.loop import Loop
 from tests.small import X, Y, real
@@ -189,3 +189,16 @@ def test_augmenting_data_sets_resume_and_leave_the_global_state_alone(tmp_path):
     whole = tp.fit(real(net), tp.MAP(), Noisy(), epochs=2, batch_size=5)
     assert first.info.steps == 4
     assert torch.equal(longer.posterior.theta, whole.posterior.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class _Remarking(tp.MAP):
+    def remarks(self, state):
+        return ["look here"]
+
+
+def test_what_a_run_had_to_say_is_said_again_when_it_is_asked_for_again(tmp_path):
+    net = nn.Linear(3, 1)
+    for _ in range(2):
+        with pytest.warns(TemperanceWarning, match="look here"):
+            tp.fit(real(net), _Remarking(), (X, Y), epochs=1, checkpoint=tmp_path / "run")
