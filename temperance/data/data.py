@@ -447,6 +447,10 @@ def _as_weights(weights: Any, rows: int) -> Tensor:
 def _as_tensor(value: Any, argument: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
+    # NumPy takes whatever has `__getitem__` for a sequence, and walks through a data set that never says IndexError.
+    known = hasattr(value, "__array__") or hasattr(value, "__array_interface__") or not hasattr(value, "__getitem__")
+    if not known and not isinstance(value, Sequence | memoryview):
+        raise DataError(f"`{argument}` must be a tensor or an array of numbers; got {type(value).__name__}.")
     try:
         array = np.asarray(value)
         if array.dtype == object or array.dtype.kind not in "biuf":

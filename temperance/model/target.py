@@ -25,7 +25,7 @@ from temperance.core.errors import ArgumentError, NetworkError
 from temperance.data.data import Data
 from temperance.data.sources import Inputs, first_tensor, map_tensors, named_tensors
 from temperance.engine.outputs import DICT_RULE, call
-from temperance.engine.precision import compute_in
+from temperance.engine.precision import compute_in, computes_coarsely
 from temperance.engine.workspace import BATCH_NORMS, fresh_values, moving_buffers, working_copy
 from temperance.model.learned import LearnedParameter
 from temperance.model.likelihoods.base import Likelihood
@@ -208,9 +208,10 @@ class Target:
         """Raise :class:`NetworkError` if the network has batch norm, for methods that need a likelihood per example."""
         names = self.batch_norm_names()
         if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise NetworkError(
-                f"{method} needs a likelihood that factorises over examples, but batch norm ({names[0]} and "
-                f"{len(names) - 1} more) mixes the examples of a batch, so its posterior is not defined. Use "
+                f"{method} needs a likelihood that factorises over examples, but batch norm ({names[0]}{more}) mixes "
+                "the examples of a batch, so its posterior is not defined. Use "
                 "temperance.nn.FilterResponseNorm or nn.GroupNorm instead, or pass freeze_batch_norm=True to Target to "
                 "keep the stored statistics fixed."
             )
@@ -460,6 +461,8 @@ class Target:
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(x)}
             rule = f" ({DICT_RULE}.)" if isinstance(x, dict) else ""
+            if self.compute is None and computes_coarsely(self.network):
+                rule += " (Of a network with frozen parameters in half precision say compute=torch.bfloat16.)"
             raise NetworkError(f"the network cannot take inputs of shape {shapes}: {error}{rule}") from error
         rows = first_tensor(x).shape[0]
         if made.dim() == 0 or made.shape[0] != rows:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from temperance.core.checks import check_count, shown
 from temperance.core.errors import ArgumentError, DataError
@@ -41,7 +42,9 @@ def predict(
     precision: float | None = None,
     limit: int | None = None,
 ) -> Predictive:
-    """The predictive distribution of ``posterior`` at the inputs ``x``, by averaging over its nodes.
+    """The predictive distribution of ``posterior`` at the inputs ``x``, by averaging over its nodes. ``x`` is what the
+    network takes, as tensors or arrays with rows first; or a ``Data``, ``Dataset`` or ``DataLoader``, of which the
+    inputs are read through once.
 
     ``draws`` limits how many settings of θ are averaged, or chooses how many where the posterior is continuous;
     ``seed`` chooses other draws where there are more (not of a sampler, nor where batch statistics were estimated for
@@ -74,6 +77,8 @@ def predict(
     """
     check_seed(seed)
     most = check_precision(draws, precision, limit)
+    if isinstance(x, Dataset | DataLoader):
+        x = Data.of(x, "x")
     inputs = _as_inputs(x.x if isinstance(x, Data) else np.asarray(x) if isinstance(x, list) else x, "x")
     for name, tensor in named_tensors(inputs):
         if tensor.dim() == 0 or len(tensor) < 1:

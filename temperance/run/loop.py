@@ -97,7 +97,8 @@ class Loop:
         info, finished = info_in(saved), saved.manifest.get("finished")
         if info.steps > self.total:
             raise MismatchError(
-                f"the checkpoint {str(self.path)!r} has made {info.steps} steps, more than the {self.total} wanted."
+                f"the checkpoint {str(self.path)!r} has made {info.steps} steps, more than the {self.total} wanted: "
+                "ask for as many or more, or choose another folder for `checkpoint`."
             )
         if finished is not None and (info.status.code == EARLY_STOPPED.code or finished == self.total):
             self.finished = load(self.path, self.engine.target.network, target=self.engine.target)

@@ -102,3 +102,37 @@ def test_a_mapped_file_is_read_as_it_is_needed(tmp_path, recwarn):
     assert tp.fit(target_of(3), tp.MAP(), data, steps=3).info.steps == 3
     assert data.x[-1].tolist() == pytest.approx(mapped[-1].tolist())
     assert not [told for told in recwarn if "writable" in str(told.message)]
+
+
+class Endless(torch.utils.data.Dataset):
+    """Computes its rows, and never says IndexError."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2,), k / 30), k % 3
+
+
+def test_predictions_of_a_data_set_are_those_of_its_inputs():
+    data = Endless()
+    fitted = tp.fit(target_of(3), tp.MAP(), data, epochs=1)
+    x = torch.stack([data[k][0] for k in range(30)])
+    wanted = fitted.predict(x).probs
+    loader = torch.utils.data.DataLoader(data, batch_size=7, shuffle=True)
+    tensors = torch.utils.data.TensorDataset(x, torch.zeros(30, dtype=torch.int64))
+    for given in (data, loader, tensors, torch.utils.data.Subset(data, range(30)), tp.data.Data.of(data)):
+        assert torch.equal(fitted.predict(given).probs, wanted)
+
+
+def test_what_is_no_array_is_refused_rather_than_walked_through():
+    class Row:
+        def __getitem__(self, k: int) -> float:
+            return 1.0
+
+    fitted = tp.fit(target_of(3), tp.MAP(), Endless(), epochs=1)
+    for make in (lambda: fitted.predict(Row()), lambda: tp.data.Data(Row(), [1]), lambda: tp.data.Data([[1.0]], Row())):
+        with pytest.raises(DataError, match=r"must be a tensor or an array of numbers; got Row"):
+            make()
+    for x in (range(4), memoryview(np.zeros(4)), [1, 2, 3, 4], np.arange(4)):
+        assert tp.data.Data([[1.0]] * 4, x).y.shape == (4,)
