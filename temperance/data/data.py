@@ -326,7 +326,11 @@ class Data:
         """How often the rows of :meth:`probe` count: once each, where there are no weights."""
         rows = len(dict(self.probe())["y"])
         weights = torch.ones(self.num_data, dtype=torch.float64) if self.weights is None else self.weights
-        return weights if rows == self.num_data else weights[torch.linspace(0, self.num_data - 1, rows).long()]
+        return (
+            weights
+            if rows == self.num_data
+            else weights[torch.linspace(0, self.num_data - 1, rows, dtype=torch.float64).long()]
+        )
 
     def standardise(self, like: DataInfo | None = None) -> Data:
         """Inputs and real targets shifted and scaled to mean 0 and standard deviation 1, column by column (rows with

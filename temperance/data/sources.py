@@ -256,7 +256,7 @@ class DatasetSource(RowSource):
     def probe(self) -> list[tuple[str, Tensor]]:
         """Up to 32 rows spread over the data set, the same at each call also where the data set augments at random
         (by torch's generator; numpy's and Python's own are not ours to seed)."""
-        rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data)).long()
+        rows = torch.linspace(0, self.num_data - 1, min(32, self.num_data), dtype=torch.float64).long()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             items = [self.dataset[int(k)] for k in (rows if self.rows is None else self.rows[rows])]

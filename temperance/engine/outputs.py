@@ -91,7 +91,7 @@ def as_output(out: object) -> Tensor:
     """The tensor in a network's answer: itself, ``.logits`` of a Hugging Face output, or the first of a tuple. In
     float32 at least: probabilities of two digits do not sum to one."""
     found = out if isinstance(out, Tensor) else getattr(out, "logits", None)
-    if found is None and isinstance(out, tuple) and out:
+    if not isinstance(found, Tensor) and isinstance(out, tuple) and out:
         found = out[0]
     if not isinstance(found, Tensor):
         raise NetworkError(f"the network must return a tensor (or an object with .logits); got {type(out).__name__}.")

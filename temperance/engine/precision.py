@@ -2,16 +2,17 @@
 
 The forward pass runs under ``torch.autocast``: products of matrices and convolutions in the narrow type, sums and
 normalisations in the wide one, as PyTorch's table says. θ, its gradient, velocities, noise and moments are in float32
-throughout, and so is what likelihoods see. As two hooks, so that it holds however the network is called: by itself,
-under ``torch.func``, compiled, in a copy.
+throughout, and so is what likelihoods see. It is the network's own ``forward`` that does it, so that it holds however
+the network is called: by itself, under ``torch.func``, compiled, in a copy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import threading
-from collections.abc import Iterator
+import inspect
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,54 +20,51 @@ from torch import nn
 
 
 class Narrow:
-    """Before a pass of the network autocast begins, after it, whether it failed or not, it ends."""
+    """The ``forward`` of one network, under autocast. (Not a pair of hooks: a Ctrl-C would skip the second, and leave
+    the whole process computing in half precision.)"""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.active = True
-        self._open = _Passes()
+    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
+        self.network, self.dtype, self.active = network, dtype, True
+        self.own = network.__dict__.get("forward")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Narrow:
-        made = Narrow(self.dtype)
-        memo[id(self)] = made
-        return made
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's own ``forward``."""
+        forward = self._plain()
+        if not self.active:
+            return forward(*args, **kwargs)
+        device = next((p.device.type for p in self.network.parameters()), "cpu")
+        with torch.autocast(device, dtype=self.dtype):
+            return forward(*args, **kwargs)
 
-    def begin(self, network: nn.Module, args: Any, kwargs: Any) -> None:
-        """See the class."""
-        device = next((p.device.type for p in network.parameters()), "cpu")
-        entered = torch.autocast(device, dtype=self.dtype, enabled=self.active)
-        entered.__enter__()
-        self._open.stack.append(entered)
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the network's own, by which a dict of inputs is taken apart."""
+        return inspect.signature(self._plain())
 
-    def end(self, network: nn.Module, args: Any, output: Any) -> None:
-        """See the class."""
-        if self._open.stack:
-            self._open.stack.pop().__exit__(None, None, None)
-
-
-class _Passes(threading.local):
-    """The passes under way of each thread: a network may call itself."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
+    def _plain(self) -> Callable[..., Any]:
+        return types.MethodType(type(self.network).forward, self.network) if self.own is None else self.own
 
 
 def compute_in(network: nn.Module, dtype: torch.dtype) -> None:
     """Have ``network`` compute in ``dtype``, from now on and in its copies."""
-    rule = Narrow(dtype)
-    network.register_forward_pre_hook(rule.begin, with_kwargs=True, prepend=True)
-    network.register_forward_hook(rule.end, always_call=True)
+    if _rule_of(network) is None:
+        network.__dict__["forward"] = Narrow(network, dtype)
+
+
+def computes_narrowly(network: nn.Module) -> bool:
+    """Whether it, or a part of it, has been told to."""
+    return any(_rule_of(module) is not None for module in network.modules())
 
 
 def plain_copy(network: nn.Module) -> nn.Module:
     """A copy that computes in the precision of its weights."""
     made = copy.deepcopy(network)
     for module in made.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Narrow)]:
-                hooks.pop(key)
-                for told in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
-                    told.pop(key, None)
+        rule = _rule_of(module)
+        if rule is not None:
+            del module.__dict__["forward"]
+            if rule.own is not None:
+                module.__dict__["forward"] = rule.own
     return made
 
 
@@ -82,7 +80,8 @@ def full_precision(network: nn.Module) -> Iterator[None]:
     if computes_coarsely(network):
         yield
         return
-    rules = [rule for module in network.modules() for rule in _rules(module) if rule.active]
+    found = (_rule_of(module) for module in network.modules())
+    rules = [rule for rule in found if rule is not None and rule.active]
     for rule in rules:
         rule.active = False
     try:
@@ -92,6 +91,6 @@ def full_precision(network: nn.Module) -> Iterator[None]:
             rule.active = True
 
 
-def _rules(module: nn.Module) -> list[Narrow]:
-    owners = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
-    return [owner for owner in owners if isinstance(owner, Narrow)]
+def _rule_of(module: nn.Module) -> Narrow | None:
+    found = module.__dict__.get("forward")
+    return found if isinstance(found, Narrow) else None

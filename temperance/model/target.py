@@ -368,6 +368,7 @@ class Target:
             likelihood_temperature=self.likelihood_temperature,
             subset=known,
             freeze_batch_norm=self.freeze_batch_norm,
+            compute=self.compute,
         )
         learned = [e for e in self.layout.entries if e.role != "network"]
         started = made.starting({e.name: theta[e.start : e.stop] for e in learned})

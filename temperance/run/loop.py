@@ -232,7 +232,11 @@ class Loop:
         """Write the state, and the posterior as it stands where the method can tell it without the data; ``later``:
         while the run goes on."""
         assert self.path is not None
-        self.background.wait()
+        if later:
+            self.background.wait()
+        else:  # a save that failed meanwhile is made good by this one, or fails again
+            with contextlib.suppress(StoreError):
+                self.background.wait()
         state = {
             "method": self.state,
             "global": torch.get_rng_state(),
@@ -259,11 +263,9 @@ class Loop:
         """The folder is left when what is being written there is written, however the run ends."""
         try:
             yield
-        except BaseException:
-            with contextlib.suppress(Exception):  # what ended the run is what there is to say
-                self.background.wait()
-            raise
-        self.background.wait()
+        finally:
+            self.background.settle()
+        self.background.wait()  # raises what went wrong there, unless something else has ended the run
 
     def save_unbroken(self) -> None:
         """Save outside the loop: a Ctrl-C takes effect when the run is on the disk."""

@@ -170,34 +170,52 @@ class Background:
     one step older."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._done = threading.Event()  # a thread's own `join` takes it for ended once a Ctrl-C has interrupted it
+        self._done.set()
         self._failure: BaseException | None = None
 
     def write(self, path: Path, manifest: Mapping[str, Any], parts: Parts) -> None:
         """Begin to write, once the run before is written."""
         self.wait()
         copies = {
-            name: (form, {key: _copy(value) for key, value in given.items()}) for name, (form, given) in parts.items()
+            name: (form, {k: _copy(value) for k, value in given.items()}) for name, (form, given) in parts.items()
         }
         # What comes into the folder from now on, draws of a sampler say, is not for this run to remove.
         old = [file.name for file in path.iterdir()] if path.is_dir() else []
-        self._thread = threading.Thread(target=self._write, args=(path, manifest, copies, old), name="temperance-save")
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(path, manifest, copies, old), name="temperance-save")
+        self._done.clear()
+        try:
+            thread.start()
+        except BaseException:
+            if thread.ident is None:  # it never began: there is nothing to wait for
+                self._done.set()
+            raise
 
     def wait(self) -> None:
-        """Until what was given is written; what went wrong is raised here."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        """Until what was given is written; what went wrong is raised here, once."""
+        self._done.wait()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def settle(self) -> None:
+        """Wait, whatever comes: nobody else may have the folder before. A Ctrl-C meanwhile is raised afterwards."""
+        interrupt: KeyboardInterrupt | None = None
+        while not self._done.is_set():
+            try:
+                self._done.wait()
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def _write(self, path: Path, manifest: Mapping[str, Any], parts: Parts, old: list[str]) -> None:
         try:
             write_run(path, manifest, parts, old=old)
         except BaseException as error:
             self._failure = error
+        finally:
+            self._done.set()
 
 
 def _copy(value: Tensor) -> Tensor:
@@ -298,9 +316,10 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> str:
     own memory, so that there is no second copy of a large θ; and under this name from the start, where safetensors
     itself begins under one that a killed process would leave behind."""
     kinds = list(_NAMES)
-    strange = [name for name, value in tensors.items() if value.dtype not in _NAMES]
-    if strange:
-        raise TypeError(f"cannot write down the tensor {strange[0]!r} of dtype {tensors[strange[0]].dtype}")
+    if any(value.dtype not in _NAMES for value in tensors.values()):  # complex numbers, say, in a buffer: by a copy
+        whole = safetensors.torch.save({name: value.clone().contiguous() for name, value in tensors.items()})
+        files.write_new(file, whole)
+        return hashlib.sha256(whole).hexdigest()
     order = sorted(tensors, key=lambda name: (kinds.index(tensors[name].dtype), name))
     head: dict[str, Any] = {}
     place = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,62 @@ def test_an_error_in_the_network_leaves_no_autocast_behind():
     assert not torch.is_autocast_enabled("cpu")
     assert made(X).dtype == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_interrupt_in_the_network_leaves_no_autocast_behind():
+    class Struck(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyboardInterrupt
+
+    made = nn.Sequential(Struck(4, 2))
+    compute_in(made, torch.bfloat16)
+    with pytest.raises(KeyboardInterrupt):
+        made(X)
+    assert not torch.is_autocast_enabled("cpu")
+    assert (X @ X.T).dtype == torch.float32
+
+
+def test_a_copy_is_told_for_itself():
+    made = network()
+    compute_in(made, torch.bfloat16)
+    compute_in(made, torch.bfloat16)  # once is enough
+    with full_precision(made):
+        other = copy.deepcopy(made)
+        assert made(X).dtype == torch.float32
+    assert other.forward.network is other
+    read = pickle.loads(pickle.dumps(made))
+    assert torch.equal(read(X), made(X))
+    assert read.forward.network is read
+    assert plain_copy(made).__dict__.get("forward") is None
+
+
+def test_a_network_whose_forward_was_replaced_keeps_that():
+    made = nn.Linear(4, 2)
+    made.forward = lambda x: nn.functional.linear(x, made.weight) + 7
+    before = made(X)
+    compute_in(made, torch.bfloat16)
+    assert made(X).dtype == torch.bfloat16
+    assert float((made(X).float() - before).detach().abs().max()) < 0.1
+    assert torch.equal(plain_copy(made)(X), before)
+
+
+def test_a_dict_of_inputs_goes_where_it_went():
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.layer(batch["features"])
+
+    made = tp.fit(target_of(Whole()), tp.MAP(), ({"features": X}, Y), epochs=1)
+    assert made.predict({"features": X}).probs.shape == (60, 2)
+
+
+def test_outputs_in_float64_stay_so():
+    target = tp.Target(network().double(), tp.Categorical(), tp.GaussianPrior(1.0))
+    fitted = tp.fit(target, tp.MAP(), (X.double(), Y), epochs=1)
+    assert fitted.predict(X.double()).probs.dtype == torch.float64
 
 
 def test_threads_and_passes_within_passes_do_not_mix():
@@ -233,5 +291,8 @@ def test_other_types_are_refused():
     ids=lambda m: type(m).__name__,
 )
 def test_methods_that_decide_by_energies_are_refused(method):
+    for wrapped in (tp.On("3.*", method), tp.Collect(method)):
+        with pytest.raises(ArgumentError, match=r"`compute` of the target must be None for \w+, which decides"):
+            tp.fit(target_of(), wrapped, (X, Y), steps=5)
     with pytest.raises(ArgumentError, match=r"`compute` of the target must be None for \w+, which decides"):
         tp.fit(target_of(), method, (X, Y), steps=5)

@@ -56,7 +56,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("kind", [Watched, tp.nn.MLP], ids=lambda k: k.__name__)
-@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("method", METHODS, ids=["map", "sghmc", "vi", "ivon", "maps", "chains", "particles"])
 def test_pieces_are_the_batch_to_rounding(method, kind):
     """Ragged ones too: batches of 16, 16 and 8 rows in pieces of 6, 6, 4 and 3, 3, 2; rows that weigh differently."""
     whole, pieces = run(method, network(kind)), run(method, network(kind), accumulate=3)

@@ -424,7 +424,7 @@ def test_a_save_that_fails_while_the_run_goes_on_loses_no_result(tmp_path, monke
     def full(*args, **options):
         nonlocal count
         count += 1
-        if count == 2:
+        if count >= 2:
             raise StoreError("No space left on device")
         real(*args, **options)
 
@@ -479,9 +479,15 @@ def test_files_of_tensors_are_those_that_safetensors_would_write(tmp_path):
     assert digest == hashlib.sha256(theirs).hexdigest()
     with pytest.raises(FileExistsError):
         store._write_tensors(tmp_path / "mine", tensors)
-    with pytest.raises(TypeError, match=r"'z' of dtype torch\.complex64"):
-        store._write_tensors(tmp_path / "other", {"z": torch.zeros(1, dtype=torch.complex64)})
-    assert not (tmp_path / "other").exists()
+    rare = {
+        "z": torch.tensor([1 + 2j], dtype=torch.complex64),
+        "u": torch.tensor([1, 2, 3], dtype=torch.uint16),
+        "x": shared,
+    }
+    digest = store._write_tensors(tmp_path / "rare", rare)
+    assert digest == files.digest(tmp_path / "rare")
+    found = safetensors.torch.load_file(tmp_path / "rare")
+    assert all(torch.equal(found[name], value) for name, value in rare.items())
 
 
 def test_a_save_leaves_no_file_of_another_name_at_any_instant(tmp_path, monkeypatch):
@@ -496,3 +502,93 @@ def test_a_save_leaves_no_file_of_another_name_at_any_instant(tmp_path, monkeypa
     fitted_run().save(tmp_path)
     assert len(seen) >= 3
     assert all(store.is_file_of_run(name) or name == "manifest.json" for name in seen)
+
+
+class _Slow:
+    """A disk that takes its time, told when to go on."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.go, self.real = threading.Event(), store.write_run
+        monkeypatch.setattr(store, "write_run", self)
+
+    def __call__(self, *args, **options) -> None:
+        assert self.go.wait(30)
+        self.real(*args, **options)
+
+
+def _strike_soon() -> None:
+    threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
+
+
+def test_a_wait_that_is_interrupted_goes_on_waiting(tmp_path, monkeypatch):
+    """`Thread.join` of Python 3.11 takes a thread for ended once a Ctrl-C has interrupted it."""
+    slow, writer = _Slow(monkeypatch), store.Background()
+    writer.write(tmp_path / "run", {}, parts_of(torch.ones(2)))
+    _strike_soon()
+    with pytest.raises(KeyboardInterrupt):
+        writer.wait()
+    assert saving()
+    threading.Timer(0.3, slow.go.set).start()
+    writer.wait()
+    assert store.open_run(tmp_path / "run").tensors("state")["x"].tolist() == [1.0, 1.0]
+
+
+def test_an_interrupt_does_not_let_go_of_a_folder_that_is_written_to(tmp_path, monkeypatch):
+    slow, writer = _Slow(monkeypatch), store.Background()
+    writer.write(tmp_path / "run", {}, parts_of(torch.ones(2)))
+    _strike_soon()
+    threading.Timer(0.8, slow.go.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        writer.settle()
+    assert (tmp_path / "run" / "manifest.json").is_file()
+
+
+def test_writes_come_one_after_the_other_and_a_failure_is_raised_once(tmp_path, monkeypatch):
+    real, order = store.write_run, []
+
+    def late(path, manifest, parts, **options):
+        if not order:
+            time.sleep(0.3)
+        order.append(float(parts["state"][1]["x"][0]))
+        if len(order) == 3:
+            raise StoreError("full")
+        real(path, manifest, parts, **options)
+
+    monkeypatch.setattr(store, "write_run", late)
+    writer = store.Background()
+    for value in (1.0, 2.0, 3.0):
+        writer.write(tmp_path, {}, parts_of(torch.tensor([value])))
+    with pytest.raises(StoreError, match="full"):
+        writer.wait()
+    writer.wait()
+    assert order == [1.0, 2.0, 3.0]
+    assert store.open_run(tmp_path).tensors("state")["x"].tolist() == [2.0]
+
+
+def test_a_run_is_saved_at_its_end_where_the_save_before_failed(tmp_path, monkeypatch):
+    real, count = store.write_run, 0
+
+    def hiccup(*args, **options):
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise StoreError("No space left on device")
+        real(*args, **options)
+
+    monkeypatch.setattr(store, "write_run", hiccup)
+    tp.fit(target_of(), tp.MAP(), (X, Y), steps=8, batch_size=16, checkpoint=tmp_path / "run", every=4)
+    assert count == 3  # the first, that of step 4, and the last; none at step 8 beside it
+    assert tp.load(tmp_path / "run", network()).info.steps == 8
+
+
+def test_draws_in_a_file_are_not_copied_by_a_save(tmp_path):
+    names = set()
+
+    class Watching(tp.Collect):
+        def step(self, engine, state, batch):
+            names.update(f.name for f in (tmp_path / "run").glob("*.rows"))
+            return super().step(engine, state, batch)
+
+    method = Watching(tp.SGHMC(lr=0.01), burn=0, every=1)
+    tp.fit(target_of(), method, (X, Y), steps=9, batch_size=16, checkpoint=tmp_path / "run", every=3)
+    assert len(names) == 2  # of draws, and of what was told of them

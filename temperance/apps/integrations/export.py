@@ -199,8 +199,12 @@ def predictive_module(
     values = {n: v.clone() for n, v in target.layout.unflatten(theta, "network").items()}
     values |= {n: v.to(target.device).clone() for n, v in buffers.items()}
     learned = {n: v.clone() for n, v in target.layout.unflatten(theta, "likelihood").items()}
-    network = _without(copy.deepcopy(target.network).requires_grad_(False), list(values))
-    return ExportableDraws(network, target.likelihood.for_new_rows, weights, values, learned, chosen, units).eval()
+    network = copy.deepcopy(target.network).requires_grad_(False)
+    places = _places_of(network, list(values))
+    network = _without(network, [place for found in places.values() for place in found])
+    made = ExportableDraws(network, target.likelihood.for_new_rows, weights, values, learned, chosen, units)
+    made.places = places
+    return made.eval()
 
 
 def _normalised(x: Inputs, units: DataInfo) -> Inputs:
@@ -231,6 +235,16 @@ def _linearised(
 
 def _first_free(tensor: Tensor) -> Any:
     return {0: torch.export.Dim(_ROWS, min=1)}
+
+
+def _places_of(network: nn.Module, names: Sequence[str]) -> dict[str, list[str]]:
+    """All names of each tensor: of weights that are tied there are several."""
+    held: dict[int, list[str]] = {}
+    tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
+    for name, value in tensors:
+        held.setdefault(id(value), []).append(name)
+    named = dict(tensors)
+    return {name: held[id(named[name])] if name in named else [name] for name in names}
 
 
 def _without(network: nn.Module, names: Sequence[str]) -> nn.Module:

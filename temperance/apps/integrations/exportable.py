@@ -90,6 +90,7 @@ class ExportableDraws(ExportablePredictive):
         super().__init__(likelihood, weights, levels, units)
         self.network = network
         self.values, self.learned = list(values), list(learned)
+        self.places: dict[str, list[str]] = {name: [name] for name in self.values}
         for k, value in enumerate([*values.values(), *learned.values()]):
             self.register_buffer(f"stack_{k}", value)
 
@@ -101,7 +102,7 @@ class ExportableDraws(ExportablePredictive):
     def members(self, x: Inputs) -> tuple[Tensor, LearnedValues]:
         """See :class:`ExportablePredictive`."""
         stacks: list[Any] = [getattr(self, f"stack_{k}") for k in range(len(self.values) + len(self.learned))]
-        values = dict(zip(self.values, stacks, strict=False))
+        values = {place: stack for name, stack in zip(self.values, stacks, strict=False) for place in self.places[name]}
         return self._outputs(values, x), dict(zip(self.learned, stacks[len(self.values) :], strict=True))
 
     def _outputs(self, values: dict[str, Tensor], x: Inputs) -> Tensor:

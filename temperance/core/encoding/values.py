@@ -24,6 +24,8 @@ class Value:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if type(cls.EDITION) is not int or cls.EDITION < 1:
+            raise TypeError(f"EDITION of {cls.__name__} must be a whole number from 1 on; got {cls.EDITION!r}.")
         register(cls)
 
     def __eq__(self, other: object) -> bool:

@@ -89,7 +89,7 @@ def _mapping(value: Mapping[Any, Any], tensors: Tensors, path: str) -> Any:
 
 def _dataclass(value: Any, tensors: Tensors, path: str) -> Any:
     fields = {f.name: encode(getattr(value, f.name), tensors, f"{path}/{f.name}") for f in saved_fields(value)}
-    edition = getattr(value, "EDITION", 1)
+    edition = getattr(type(value), "EDITION", 1)
     return {"$type": type_name(type(value)), "fields": fields, **({"edition": edition} if edition != 1 else {})}
 
 

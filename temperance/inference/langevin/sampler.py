@@ -27,6 +27,7 @@ from temperance.core.status import DIVERGED, NON_FINITE_GRADIENT, NON_FINITE_LOS
 from temperance.data.data import Batch, Data
 from temperance.engine.engine import Engine
 from temperance.engine.native import NormalStream, fill_rows_
+from temperance.engine.precision import computes_narrowly
 from temperance.inference.base import Cost, Exactness, Facts, Inference, Info, Starts, Wrapper
 from temperance.inference.card import Card, MethodFamily
 from temperance.inference.langevin.thermal import Settling, Thermal
@@ -415,10 +416,10 @@ def check_num_data(batch: Batch) -> None:
 def refuse_random_energies(engine: Engine, method: str) -> None:
     """A Metropolis decision needs an energy that is a function of θ: no dropout, no statistics that move, no rounding
     of the size of the differences that it decides by."""
-    if engine.target.compute is not None:
+    if computes_narrowly(engine.network):
         raise ArgumentError(
             f"`compute` of the target must be None for {method}, which decides by small differences of energies; got "
-            f"{engine.target.compute}. SGLD, SGHMC, SGNHT, variational methods and optimisers take it."
+            "torch.bfloat16. SGLD, SGHMC, SGNHT, variational methods and optimisers take it."
         )
     for name, module in engine.network.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:

@@ -18,7 +18,8 @@ RESAMPLED_AT_ONCE = 4_000_000
 """Random indices held in memory at a time by the bootstrap: 32 MB of them, and twice that in what they select."""
 ONE_BY_ONE = 20_000
 """Examples up to which each is drawn by itself; of more, cells of examples that are nearly alike."""
-CELLS = 32
+CELLS, MOST_CELLS = 64, 20_000
+"""Of each bin's right answers, and of its wrong ones; of all together."""
 
 
 class Binning(Enum):
@@ -133,18 +134,24 @@ def _resampled_cells(gap: Tensor, number: Tensor, bins: int, resamples: int, see
     """The same of many examples, at a cost that does not grow with them: within each bin those of nearly the same gap
     are one cell, whose counts in a resample are multinomial, and each example has the mean gap of its cell."""
     side = 2 * number + (gap > 0)  # an answer that is right never shares a cell with a wrong one
-    none = torch.zeros(2 * bins, dtype=gap.dtype)
-    least = none.scatter_reduce(0, side, gap, "amin", include_self=False)
-    width = (none.scatter_reduce(0, side, gap, "amax", include_self=False) - least).clamp(min=1e-300)
-    place = ((gap - least[side]) / width[side] * CELLS).long().clamp(max=CELLS - 1)
-    count = torch.bincount(CELLS * side + place, minlength=2 * bins * CELLS)
-    sums = torch.bincount(CELLS * side + place, gap, minlength=2 * bins * CELLS)
-    names = count.nonzero()[:, 0]
-    count = count[names]
-    mean = (sums[names] / count).numpy()
-    in_bin = torch.nn.functional.one_hot(names // (2 * CELLS), bins).double().numpy()
-    drawn = np.random.default_rng(seed).multinomial(len(gap), (count.double() / len(gap)).numpy(), size=resamples)
-    return torch.from_numpy((drawn * mean) @ in_bin), torch.from_numpy((drawn @ in_bin).round().astype(np.int64))
+    order = gap.argsort()
+    order = order[side[order].argsort(stable=True)]
+    gap, side = gap[order], side[order]
+    size = torch.bincount(side, minlength=2 * bins)
+    rank = torch.arange(len(gap)) - (size.cumsum(0) - size)[side]
+    cells = max(1, min(CELLS, MOST_CELLS // (2 * bins)))
+    names, count = torch.unique_consecutive(side * cells + rank * cells // size[side], return_counts=True)
+    mean = (torch.segment_reduce(gap, "sum", lengths=count) / count).numpy()
+    starts = np.flatnonzero(np.diff((names // (2 * cells)).numpy(), prepend=-1))  # of the bins, none of which is empty
+    shares, rng = (count.double() / len(gap)).numpy(), np.random.default_rng(seed)
+    sums, counts = np.empty((resamples, bins)), np.empty((resamples, bins), dtype=np.int64)
+    at_once = max(1, RESAMPLED_AT_ONCE // len(names))
+    for start in range(0, resamples, at_once):
+        rows = slice(start, min(start + at_once, resamples))
+        drawn = rng.multinomial(len(gap), shares, size=rows.stop - start)
+        counts[rows] = np.add.reduceat(drawn, starts, axis=1)
+        sums[rows] = np.add.reduceat(drawn * mean, starts, axis=1)
+    return torch.from_numpy(sums), torch.from_numpy(counts)
 
 
 def _error(

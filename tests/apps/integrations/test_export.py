@@ -363,6 +363,29 @@ def test_a_network_that_cannot_be_batched_is_written_draw_by_draw_and_leaves_not
     assert torch.allclose(program.module()(X)["probs"], run.predict(X).probs, atol=1e-6)
 
 
+class Tied(nn.Module):
+    """One weight in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.b(self.a(x).tanh()).tanh())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_tied_weights_are_those_of_each_draw_in_both_places(at_once: bool) -> None:
+    run = fitted(Tied(), tp.Categorical(), draws)
+    wanted = run.predict(X).probs
+    module = predictive_module(run)
+    module.at_once = at_once
+    assert torch.allclose(module(X)["probs"], wanted, atol=1e-6)
+    program = export_predictive(run, X[:2])
+    assert torch.allclose(program.module()(X)["probs"], wanted, atol=1e-6)
+
+
 def test_dropout_is_batched_in_an_export() -> None:
     """Its masks cast nothing that is of the right dtype."""
     module = predictive_module(dropout(), draws=4)

@@ -123,3 +123,9 @@ def test_an_edition_is_part_of_what_settings_are_compared_by(monkeypatch):
     before = fingerprint(Rule())
     monkeypatch.setattr(Rule, "EDITION", 3)
     assert fingerprint(Rule()) != before
+
+
+def test_an_edition_is_a_whole_number():
+    for wrong in ("summer", 0, True, 1.0):
+        with pytest.raises(TypeError, match="EDITION of Wrong must be a whole number"):
+            type("Wrong", (Value,), {"EDITION": wrong, "__module__": "mine"})

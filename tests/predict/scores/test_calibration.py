@@ -130,6 +130,7 @@ def test_many_examples_are_resampled_as_few_are(monkeypatch: pytest.MonkeyPatch)
     fast = ece(probs, y)
     assert fast.value == slow.value
     assert (fast.low, fast.high) == pytest.approx((slow.low, slow.high), abs=0.002)
+    assert ece(probs, y, seed=1).low != fast.low
     assert fast.low != slow.low  # another stream: it was the other way of drawing
     assert ece(probs, y) == fast
     check(mce(probs, y))
