@@ -136,3 +136,34 @@ def test_what_is_no_array_is_refused_rather_than_walked_through():
             make()
     for x in (range(4), memoryview(np.zeros(4)), [1, 2, 3, 4], np.arange(4)):
         assert tp.data.Data([[1.0]] * 4, x).y.shape == (4,)
+
+
+def test_a_part_of_a_lazy_data_set_is_known_and_converted_by_its_own_rows():
+    whole = tp.data.Data.of(Endless())
+    parts = [whole.subset(range(10)), whole.subset(range(10, 20))]
+    assert parts[0].fingerprint() != parts[1].fingerprint()
+    assert dict(parts[1].probe())["x"].tolist() == parts[1].x.tolist()
+    moved = parts[1].convert(lambda x, y: (x + 1, y))
+    assert torch.equal(moved.x, parts[1].x + 1)
+    assert torch.equal(moved.y, parts[1].y)
+
+
+@pytest.mark.parametrize("rows", [2**24 + 4, 50_000_000])
+def test_a_probe_of_very_many_rows_stays_inside(rows):
+    class Vast(Endless):
+        def __len__(self) -> int:
+            return rows
+
+        def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
+            if not 0 <= k < rows:
+                raise IndexError(k)
+            return torch.zeros(2), k % 3
+
+    assert len(tp.data.Data.of(Vast()).probe()[0][1]) == 32
+
+
+def test_numbers_whose_sum_is_infinite_are_finite():
+    large = torch.tensor([3e38, 3e38])
+    assert tp.Normal(1.0).prepare(large, 1).flatten().tolist() == large.tolist()
+    with pytest.raises(DataError, match="must be finite"):
+        tp.Normal(1.0).prepare(torch.tensor([0.0, torch.inf]), 1)

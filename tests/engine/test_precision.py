@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import pickle
 import threading
 from pathlib import Path
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import temperance as tp
-from temperance.core.errors import ArgumentError, MismatchError, NetworkError
+from temperance.core.errors import ArgumentError, CorruptRunError, MismatchError, NetworkError
 from temperance.engine.precision import compute_in, full_precision, plain_copy
 from temperance.testing import ClosedForm, linear_gaussian
 from temperance.testing.tolerance import assert_moments
+from tests.run.saved import resealed
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -296,3 +298,13 @@ def test_methods_that_decide_by_energies_are_refused(method):
             tp.fit(target_of(), wrapped, (X, Y), steps=5)
     with pytest.raises(ArgumentError, match=r"`compute` of the target must be None for \w+, which decides"):
         tp.fit(target_of(), method, (X, Y), steps=5)
+
+
+def test_a_run_whose_compute_was_damaged_says_so(tmp_path: Path):
+    tp.fit(target_of(), tp.MAP(), (X, Y), epochs=1).save(tmp_path)
+    with resealed(tmp_path) as manifest:
+        text = json.dumps(manifest)
+        assert text.count("torch.bfloat16") == 1
+        manifest.update(json.loads(text.replace("torch.bfloat16", "torch.float16")))
+    with pytest.raises(CorruptRunError, match="its compute cannot be"):
+        tp.load(tmp_path, network())

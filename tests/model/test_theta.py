@@ -154,3 +154,16 @@ def test_last_layer_finds_tied_weights():
             self.head.weight = self.emb.weight
 
     assert tp.last_layer.names(Tied()) == ["emb.weight", "head.bias"]
+
+
+def test_what_is_learned_beside_the_network_is_read_without_a_theta():
+    prior = tp.GaussianPrior(scale=tp.Learned())
+    layout = tp.Target(nn.Linear(2, 2), tp.Normal(num_outputs=2), prior).layout
+    assert {entry.role for entry in layout.entries} == {"network", "prior", "likelihood"}
+    theta = torch.arange(3.0 * layout.size).reshape(3, layout.size)
+    for role in ("prior", "likelihood"):
+        wanted = layout.unflatten(theta, role)
+        found = layout.unflatten_learned(theta[:, layout.network_size :], role)
+        assert wanted.keys() == found.keys()
+        assert len(wanted) > 0
+        assert all(torch.equal(found[name], value) for name, value in wanted.items())

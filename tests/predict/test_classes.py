@@ -49,3 +49,15 @@ def test_whatever_has_class_probabilities_can_be_decided_with():
     assert made.entropy().tolist() == pytest.approx([0.325083, 0.610864], abs=1e-5)
     assert torch.equal(tp.decide.members.class_probabilities(made), made.probs)
     assert made.as_functions() is made
+
+
+def test_the_ece_of_evaluate_is_that_of_the_scores():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, generator=rng)
+    y = (x[:, 0] + torch.randn(200, generator=rng) > 0).long()
+    fitted = tp.fit(
+        tp.Target(tp.nn.MLP(3, [8], 2), tp.Categorical(), tp.GaussianPrior(1.0)), tp.MAP(), (x, y), epochs=3
+    )
+    probs = fitted.predict(x).probs
+    assert fitted.evaluate((x, y))["ece"] == pytest.approx(tp.scores.ece(probs, y).value, rel=1e-9)
+    assert fitted.evaluate((x, y))["brier"] == pytest.approx(tp.scores.brier(probs, y), rel=1e-9)
