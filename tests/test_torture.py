@@ -58,7 +58,7 @@ with mock.patch.object(store._Draft, "__init__", hasty):
     run("loss", ["MAP"], 6, 0)
 with mock.patch.object(Loop, "_restore", skipping):
     run("difference", ["MCDropout"], 5, 0)
-with mock.patch.object(store, "_sweep", lambda folder, keep: None):
+with mock.patch.object(store, "_sweep", lambda *given: None):
     run("leftover", ["MAP"], 1, 0)
 with mock.patch.object(GracefulInterrupt, "_handle", clumsy):
     run("message", ["MAP"], 0, 3)
