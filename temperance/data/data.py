@@ -94,37 +94,26 @@ class Batch:
 
     def stream(self, k: int) -> Batch:
         """The rows of stream ``k`` alone."""
-        if self.streams is None:
-            return self
-        return replace(
-            self,
-            x=map_tensors(lambda t: t[k], self.x),
-            y=self.y[k],
-            index=None if self.index is None else self.index[k],
-            weights=None if self.weights is None else self.weights[k],
-            streams=None,
-        )
+        return self if self.streams is None else self._taken(k, None)
 
     def stream_range(self, first: int, stop: int) -> Batch:
         """The rows of some streams, still stacked."""
-        return replace(
-            self,
-            x=map_tensors(lambda t: t[first:stop], self.x),
-            y=self.y[first:stop],
-            index=None if self.index is None else self.index[first:stop],
-            weights=None if self.weights is None else self.weights[first:stop],
-            streams=stop - first,
-        )
+        return self._taken(slice(first, stop), stop - first)
 
     def rows(self, first: int, stop: int) -> Batch:
         """Some of the rows, of each stream."""
-        at = (slice(first, stop),) if self.streams is None else (slice(None), slice(first, stop))
+        own = slice(first, stop)
+        return self._taken(own if self.streams is None else (slice(None), own), self.streams)
+
+    def _taken(self, at: Any, streams: int | None) -> Batch:
+        """What stands at an index of all its tensors, so many streams of it."""
         return replace(
             self,
             x=map_tensors(lambda t: t[at], self.x),
             y=self.y[at],
             index=None if self.index is None else self.index[at],
             weights=None if self.weights is None else self.weights[at],
+            streams=streams,
         )
 
     def pieces(self, count: int) -> list[Batch]:
